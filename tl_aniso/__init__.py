@@ -1,0 +1,65 @@
+"""Geometry of language models while they learn: gradient energy in tangent directions, isotropy, and their controls.
+
+Public names load on first use, so that ``import tl_aniso`` is quick and needs no transformer_lens.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tl_aniso.capture import Capture, capture
+    from tl_aniso.energy import energy_null, energy_share
+    from tl_aniso.errors import TlAnisoError
+    from tl_aniso.isotropy import isoscore, isoscore_star, participation_ratio
+    from tl_aniso.measure import ablation_isotropy, tangent_energy
+    from tl_aniso.moments import Moments
+    from tl_aniso.subspace import TangentProxies, TangentProxy, fit_tangent_proxies, normal_controls
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Capture",
+    "Moments",
+    "TangentProxies",
+    "TangentProxy",
+    "TlAnisoError",
+    "ablation_isotropy",
+    "capture",
+    "energy_null",
+    "energy_share",
+    "fit_tangent_proxies",
+    "isoscore",
+    "isoscore_star",
+    "normal_controls",
+    "participation_ratio",
+    "tangent_energy",
+]
+
+_HOMES = {
+    "Capture": "tl_aniso.capture.store",
+    "Moments": "tl_aniso.moments",
+    "TangentProxies": "tl_aniso.subspace",
+    "TangentProxy": "tl_aniso.subspace",
+    "TlAnisoError": "tl_aniso.errors",
+    "ablation_isotropy": "tl_aniso.measure",
+    "energy_null": "tl_aniso.energy",
+    "energy_share": "tl_aniso.energy",
+    "fit_tangent_proxies": "tl_aniso.subspace",
+    "isoscore": "tl_aniso.isotropy",
+    "isoscore_star": "tl_aniso.isotropy",
+    "normal_controls": "tl_aniso.subspace",
+    "participation_ratio": "tl_aniso.isotropy",
+    "tangent_energy": "tl_aniso.measure",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tl_aniso' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))
