@@ -52,7 +52,8 @@ setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("tl_aniso needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.11" % v[:2])'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'Setting up $(VENV); the first time this downloads PyTorch and takes some minutes'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
