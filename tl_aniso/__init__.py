@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tl_aniso.capture import Capture, capture
+    from tl_aniso.capturing import Capture, capture
     from tl_aniso.energy import energy_null, energy_share
     from tl_aniso.errors import TlAnisoError
     from tl_aniso.isotropy import isoscore, isoscore_star, participation_ratio
@@ -36,7 +36,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Capture": "tl_aniso.capture.store",
+    "Capture": "tl_aniso.capturing.store",
+    "capture": "tl_aniso.capturing.run",
     "Moments": "tl_aniso.moments",
     "TangentProxies": "tl_aniso.subspace",
     "TangentProxy": "tl_aniso.subspace",

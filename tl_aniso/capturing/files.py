@@ -1,0 +1,80 @@
+"""Captures on disk: one directory of safetensors and JSON, written under a temporary name and renamed."""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from tl_aniso.capturing.provenance import FORMAT_VERSION
+from tl_aniso.capturing.store import Capture
+from tl_aniso.capturing.sums import EnergyKey, SumKey, Sums
+from tl_aniso.errors import TlAnisoError
+from tl_aniso.moments import Moments
+
+__all__ = ["load_capture", "save_capture"]
+
+_TENSORS = "sums.safetensors"
+_METADATA = "capture.json"
+
+
+def save_capture(capture: Capture, directory: Path) -> Path:
+    """See `Capture.save`."""
+    if directory.exists():
+        raise TlAnisoError(f"{directory} exists; captures are not overwritten: choose another directory or remove it")
+    tensors: dict[str, torch.Tensor] = {}
+    moments: dict[str, dict[str, Any]] = {}
+    for key, value in capture._sums.moments.items():
+        moments[key.text()] = {"count": value.count, "centred": value.is_centred, "eps": value.eps}
+        tensors[f"scatter|{key.text()}"] = value.scatter.cpu()
+        if value.is_centred and value.count:
+            tensors[f"mean|{key.text()}"] = value.mean.cpu()
+    for energy, table in capture._sums.energies.items():
+        tensors[f"energy|{energy.text()}"] = table.contiguous()
+    document = {
+        "metadata": capture._metadata,
+        "aliases": capture._aliases,
+        "halves": list(capture._halves),
+        "tallies": capture._sums.tallies,
+        "moments": moments,
+    }
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        save_file(tensors, temporary / _TENSORS)
+        (temporary / _METADATA).write_text(json.dumps(document, indent=1), encoding="utf-8")
+        temporary.rename(directory)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return directory
+
+
+def load_capture(directory: Path) -> Capture:
+    """See `Capture.load`."""
+    try:
+        document = json.loads((directory / _METADATA).read_text(encoding="utf-8"))
+        found = document["metadata"]["format_version"]
+        if found != FORMAT_VERSION:
+            raise TlAnisoError(
+                f"{directory} has format {found}; this version of tl_aniso reads format {FORMAT_VERSION}"
+            )
+        tensors = load_file(directory / _TENSORS)
+        sums = Sums()
+        for text, kept in document["moments"].items():
+            scatter = tensors[f"scatter|{text}"]
+            mean = tensors.get(f"mean|{text}", torch.zeros(scatter.shape[0])) if kept["centred"] else None
+            sums.moments[SumKey.parse(text)] = Moments.from_sums(kept["count"], mean, scatter, eps=kept["eps"])
+        for name, table in tensors.items():
+            if name.startswith("energy|"):
+                sums.energies[EnergyKey.parse(name.removeprefix("energy|"))] = table
+        sums.tallies = document["tallies"]
+        return Capture(sums, document["metadata"], document["aliases"], tuple(document["halves"]))
+    except FileNotFoundError as error:
+        raise TlAnisoError(f"{directory} holds no capture ({error.filename} is missing)") from error
+    except (json.JSONDecodeError, SafetensorError, KeyError, ValueError) as error:
+        raise TlAnisoError(f"the capture in {directory} is damaged: {error}") from error

@@ -1,0 +1,235 @@
+"""Run a batch through a model and hand out its tensors; the only file that touches a user's model.
+
+Hooks live inside one context manager. Modes, `requires_grad`, `.grad`, the user's own hooks and the random state are
+as before when it ends, also after an exception. Gradients are taken on tensors with autograd, from a leaf put at the
+output of the embedding, so that no parameter gradient is ever computed.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float, Integer
+from torch import Tensor, nn
+
+from tl_aniso.capturing.layout import Layout, Matrix
+from tl_aniso.errors import ModelError, SiteError, UndefinedMeasureError
+from tl_aniso.sites import EMBEDDING, residual_site
+
+__all__ = ["Consumer", "Tap", "tapped"]
+
+
+class Consumer(Protocol):
+    """What receives the tensors of one batch; it must not keep them beyond the batch."""
+
+    def residual(self, site: str, value: Float[Tensor, "batch length d"]) -> None: ...
+
+    def residual_gradient(self, site: str, gradient: Float[Tensor, "batch length d"]) -> None: ...
+
+    def matrix(self, matrix: Matrix, inputs: Float[Tensor, "..."], outputs: Float[Tensor, "..."]) -> None: ...
+
+    def matrix_gradient(self, matrix: Matrix, inputs: Float[Tensor, "..."], gradient: Float[Tensor, "..."]) -> None: ...
+
+    def embedding_gradient(self, gradient: Float[Tensor, "batch length d"]) -> None: ...
+
+
+class Tap:
+    """A model with its hooks in place. `forward` runs a batch, `backward` sends a gradient back through it."""
+
+    def __init__(self, layout: Layout, consumer: Consumer, *, gradients: bool, matrices: frozenset[str]) -> None:
+        self._layout = layout
+        self._consumer = consumer
+        self._gradients = gradients
+        self._matrices = [m for m in layout.matrices[:-1] if matrices.intersection((*m.sites, m.activation))]
+        self._embedding_wanted = EMBEDDING in matrices
+        self._leaf: Tensor | None = None
+        self._counts: Counter[str] = Counter()
+        self._expected: set[str] = set()
+        self._handles: list[Any] = []
+
+    def forward(self, ids: Integer[Tensor, "batch length"]) -> Float[Tensor, "batch length d"]:
+        """Run the batch up to the input of the unembedding.
+
+        Real tokens come first in each row, so under causal attention none of them can see the padding behind it and
+        no attention mask is passed.
+
+        Raises:
+            SiteError: a site delivered nothing, or more than once.
+        """
+        self._counts.clear()
+        self._leaf = None
+        with torch.set_grad_enabled(self._gradients):
+            output = self._layout.backbone(input_ids=ids, use_cache=False)
+        hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state
+        self._check("forward")
+        if self._gradients and (self._leaf is None or not hidden.requires_grad):
+            raise ModelError(
+                "the forward pass keeps no graph: does the model run under no_grad or detach its residual stream?"
+            )
+        return hidden
+
+    def backward(
+        self,
+        hidden: Float[Tensor, "batch length d"],
+        gradient: Float[Tensor, "batch length d"],
+        *,
+        again: bool,
+    ) -> None:
+        """Send ``dL/d(unembedding input)`` back to the embedding; the consumer receives every gradient on the way.
+
+        Args:
+            hidden: what `forward` returned.
+            gradient: the loss' gradient with respect to it.
+            again: whether another backward pass over the same batch follows.
+        """
+        self._counts.clear()
+        if self._leaf is None:
+            raise ModelError("backward before forward")
+        (at_leaf,) = torch.autograd.grad(hidden, self._leaf, grad_outputs=gradient.to(hidden.dtype), retain_graph=again)
+        self._check("backward")
+        if self._embedding_wanted:
+            self._consumer.embedding_gradient(at_leaf)
+
+    def install(self) -> None:
+        """Register every hook (called by `tapped`)."""
+        layout = self._layout
+        if self._gradients:
+            self._handles.append(layout.embed.register_forward_hook(self._make_leaf))
+        for layer, block in enumerate(layout.blocks):
+            self._watch_input(block.module, residual_site(layer, "pre"))
+            if block.mid is not None:
+                self._watch_input(block.mid, residual_site(layer, "mid"))
+        last = residual_site(len(layout.blocks) - 1, "post")
+        self._expected.add(last)
+
+        def after(_module: nn.Module, _args: Any, output: Any) -> None:
+            self._deliver_residual(last, output[0] if isinstance(output, tuple) else output)
+
+        self._handles.append(layout.blocks[-1].module.register_forward_hook(after))
+        for matrix in self._matrices:
+            self._watch_matrix(matrix)
+
+    def remove(self) -> None:
+        """Take every hook out again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._leaf = None
+
+    def _make_leaf(self, _module: nn.Module, _args: Any, output: Tensor) -> Tensor:
+        if self._leaf is not None:
+            raise SiteError(
+                f"the embedding ran more than once in a forward pass, so {EMBEDDING} has no single gradient"
+            )
+        self._leaf = output.detach().requires_grad_(True)
+        return self._leaf
+
+    def _watch_input(self, module: nn.Module, site: str) -> None:
+        self._expected.add(site)
+
+        def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._deliver_residual(site, _first_tensor(args, kwargs, site))
+
+        self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
+
+    def _deliver_residual(self, site: str, value: Tensor) -> None:
+        self._counts[site] += 1
+        self._consumer.residual(site, value.detach())
+        if self._gradients:
+
+            def received(gradient: Tensor) -> None:
+                self._counts[site] += 1
+                self._consumer.residual_gradient(site, _finite(gradient, site))
+
+            value.register_hook(received)
+
+    def _watch_matrix(self, matrix: Matrix) -> None:
+        name = "+".join(matrix.sites)
+        self._expected.add(name)
+
+        def after(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+            self._counts[name] += 1
+            inputs = _first_tensor(args, kwargs, name).detach()
+            self._consumer.matrix(matrix, inputs, output.detach())
+            if not self._gradients:
+                return
+            version = inputs._version
+
+            def received(gradient: Tensor) -> None:
+                if inputs._version != version:
+                    raise SiteError(
+                        f"the input of {name} was changed in place after it was read; its gradient would be wrong"
+                    )
+                self._counts[name] += 1
+                self._consumer.matrix_gradient(matrix, inputs, _finite(gradient, name))
+
+            output.register_hook(received)
+
+        self._handles.append(matrix.module.register_forward_hook(after, with_kwargs=True))
+
+    def _check(self, direction: str) -> None:
+        for site in sorted(self._expected):
+            if self._counts[site] != 1:
+                raise SiteError(f"{site} delivered {self._counts[site]} tensors in the {direction} pass instead of 1")
+
+
+@contextmanager
+def tapped(
+    layout: Layout,
+    consumer: Consumer,
+    *,
+    gradients: bool,
+    matrices: frozenset[str],
+    dtype: torch.dtype | None = None,
+) -> Iterator[Tap]:
+    """A `Tap` on the model for the duration of a block; the model is as before afterwards.
+
+    The model runs in evaluation mode with frozen parameters. A user's `no_grad` or `inference_mode` around the call
+    does not matter.
+
+    Args:
+        layout: where the sites are.
+        consumer: receives the tensors.
+        gradients: whether a backward pass will follow each forward pass.
+        matrices: names of the weight sites and matrix activations that are wanted.
+        dtype: run under autocast of this type; None runs in the weights' own.
+    """
+    root = layout.root
+    modes = [(module, module.training) for module in root.modules()]
+    flags = [(parameter, parameter.requires_grad) for parameter in root.parameters()]
+    tap = Tap(layout, consumer, gradients=gradients, matrices=matrices)
+    kind = layout.device.type
+    try:
+        for module, _ in modes:
+            module.training = False
+        for parameter, _ in flags:
+            parameter.requires_grad_(False)
+        tap.install()
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast(kind, dtype=dtype or torch.bfloat16, enabled=dtype is not None),
+        ):
+            yield tap
+    finally:
+        tap.remove()
+        for module, training in modes:
+            module.training = training
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
+
+
+def _first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Tensor:
+    """The first tensor a module was called with: frameworks pass hidden states by position or by name."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor) and value.is_floating_point():
+            return value
+    raise SiteError(f"the module at {site} was called without a tensor")
+
+
+def _finite(gradient: Tensor, site: str) -> Tensor:
+    if not bool(torch.isfinite(gradient.sum())) and not bool(torch.isfinite(gradient).all()):
+        raise UndefinedMeasureError(f"the gradient at {site} holds NaN or infinite values")
+    return gradient

@@ -1,0 +1,199 @@
+"""Where the sites of `tl_aniso.sites` live in a model: the modules, and which side of each matrix is residual.
+
+One `Layout` serves plain Hugging Face models and TransformerBridges alike. A bridge keeps the Hugging Face model and
+replaces its modules in place, so the same forward pass runs both; only the paths to the modules differ.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from tl_aniso.sites import (
+    EMBEDDING,
+    UNEMBEDDING,
+    UNEMBEDDING_INPUT,
+    Role,
+    input_site,
+    output_site,
+    residual_site,
+    weight_site,
+)
+
+__all__ = ["Block", "Layout", "Matrix", "Split", "fused_heads"]
+
+Split = Callable[[Float[Tensor, "batch length fused"]], tuple[Float[Tensor, "batch length side"], ...]]
+
+
+def fused_heads(n_heads: int, parts: int = 3) -> Split:
+    """Split the output of a fused projection whose rows run head by head, query, key and value within each.
+
+    Example:
+        >>> import torch
+        >>> q, k, v = fused_heads(n_heads=2)(torch.arange(12.0).reshape(1, 1, 12))
+        >>> q.flatten().tolist(), v.flatten().tolist()
+        ([0.0, 1.0, 6.0, 7.0], [4.0, 5.0, 10.0, 11.0])
+    """
+
+    def split(fused: Float[Tensor, "batch length fused"]) -> tuple[Float[Tensor, "batch length side"], ...]:
+        batch, length, width = fused.shape
+        heads = fused.reshape(batch, length, n_heads, parts, width // (n_heads * parts))
+        return tuple(heads[:, :, :, part].reshape(batch, length, -1) for part in range(parts))
+
+    return split
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One linear module and the weight sites it holds (several where projections are fused).
+
+    Attributes:
+        module: the module whose input and output are taken.
+        role: "reader" or "writer".
+        sites: names of its weight sites; more than one needs `split`.
+        activation: the activation site of its residual side: a reader's input, a writer's output.
+        residual: the residual site at which sinks are looked for: what a reader reads, where a writer's sum stands.
+        split: takes the output's gradient apart.
+    """
+
+    module: nn.Module
+    role: Role
+    sites: tuple[str, ...]
+    activation: str
+    residual: str
+    split: Split | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """One transformer block: the module, the norm that reads the residual after attention, and the matrices."""
+
+    module: nn.Module
+    mid: nn.Module | None
+    matrices: tuple[Matrix, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything is in one model.
+
+    Attributes:
+        root: the module whose parameters and modes belong to the pass.
+        backbone: runs from token ids to the input of the unembedding, without the logits.
+        family: lower-case family name, e.g. "gptneox".
+        class_name: the Hugging Face class.
+        embed: the token embedding.
+        unembed: the unembedding matrix.
+        blocks: the transformer blocks, in order.
+        d_model: width of the residual stream.
+        context: longest sequence the model takes.
+        wrapper: "huggingface" or "transformer_bridge".
+    """
+
+    root: nn.Module
+    backbone: nn.Module
+    family: str
+    class_name: str
+    embed: nn.Module
+    unembed: Matrix
+    blocks: tuple[Block, ...]
+    d_model: int
+    vocab_size: int
+    context: int
+    wrapper: str
+
+    @cached_property
+    def residual_sites(self) -> tuple[str, ...]:
+        """Every residual site, block by block."""
+        names: list[str] = []
+        for layer, block in enumerate(self.blocks):
+            names.append(residual_site(layer, "pre"))
+            if block.mid is not None:
+                names.append(residual_site(layer, "mid"))
+            names.append(residual_site(layer, "post"))
+        return tuple(names)
+
+    @cached_property
+    def matrices(self) -> tuple[Matrix, ...]:
+        """Every linear module, the unembedding last."""
+        return (*(matrix for block in self.blocks for matrix in block.matrices), self.unembed)
+
+    @cached_property
+    def weight_sites(self) -> tuple[str, ...]:
+        """Every weight site: the embedding, the blocks, the unembedding."""
+        return (EMBEDDING, *(site for matrix in self.matrices for site in matrix.sites))
+
+    @cached_property
+    def matrix_sites(self) -> tuple[str, ...]:
+        """Inputs of readers and outputs of writers."""
+        return tuple(dict.fromkeys(matrix.activation for matrix in self.matrices))
+
+    def canonical(self, site: str) -> str:
+        """The residual site that carries the same tensor: a block's output is the next block's input."""
+        for layer in range(len(self.blocks) - 1):
+            if site == residual_site(layer, "post"):
+                return residual_site(layer + 1, "pre")
+        return site
+
+    @cached_property
+    def aliases(self) -> Mapping[str, str]:
+        """Residual site -> the site whose sums it shares."""
+        return {site: self.canonical(site) for site in self.residual_sites}
+
+    def weights(self) -> Iterable[tuple[str, Tensor]]:
+        """Names and values of the matrices that are measured, fused ones once."""
+        for matrix in self.matrices:
+            yield "+".join(matrix.sites), matrix.module.weight  # type: ignore[misc]
+        yield EMBEDDING, self.embed.weight  # type: ignore[misc]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the embedding, and so the ids, live."""
+        weight = self.embed.weight
+        return weight.device  # type: ignore[return-value,union-attr]
+
+
+def block_matrices(
+    layer: int,
+    *,
+    attention: Iterable[tuple[nn.Module, tuple[str, ...], Split | None]],
+    attention_out: nn.Module,
+    mlp: Iterable[tuple[nn.Module, str]],
+    mlp_out: nn.Module,
+    has_mid: bool,
+) -> tuple[Matrix, ...]:
+    """Name the matrices of one block; `attention` and `mlp` list its readers.
+
+    In a block without a residual between attention and MLP (parallel), both read ``pre`` and write into ``post``.
+    """
+    pre, post = residual_site(layer, "pre"), residual_site(layer, "post")
+    mid = residual_site(layer, "mid") if has_mid else None
+    readers = [
+        Matrix(
+            module,
+            "reader",
+            tuple(weight_site(layer, n) for n in names),
+            input_site(layer, "attn"),
+            pre,
+            split,
+        )
+        for module, names, split in attention
+    ]
+    readers += [
+        Matrix(module, "reader", (weight_site(layer, name),), input_site(layer, "mlp"), mid or pre)
+        for module, name in mlp
+    ]
+    w_o, w_out = weight_site(layer, "W_O"), weight_site(layer, "W_out")
+    writers = [
+        Matrix(attention_out, "writer", (w_o,), output_site(w_o), mid or post),
+        Matrix(mlp_out, "writer", (w_out,), output_site(w_out), post),
+    ]
+    return (*readers, *writers)
+
+
+def unembedding(module: nn.Module, n_layers: int) -> Matrix:
+    """The unembedding as a reader of the last residual."""
+    return Matrix(module, "reader", (UNEMBEDDING,), UNEMBEDDING_INPUT, residual_site(n_layers - 1, "post"))

@@ -1,0 +1,96 @@
+"""What a user may ask of a capture, checked before anything runs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tl_aniso.capturing.objectives import check_objective
+from tl_aniso.errors import TlAnisoError
+from tl_aniso.weight_moments import CONTROL_NAMES
+
+__all__ = ["EXTRA_PASSES", "GRADIENTS", "Options", "check_options"]
+
+GRADIENTS = ("activation", "weight")
+EXTRA_PASSES = ("shuffled_labels",)
+_FILTERS = ("special", "sink")
+_DTYPES = {"float32": None, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The checked options of one capture; all of them are part of its metadata."""
+
+    gradients: tuple[str, ...]
+    controls: tuple[str, ...]
+    extra_passes: tuple[str, ...]
+    objective: str
+    unit: str
+    basis: str
+    exclude: tuple[str, ...]
+    weight_exclude: tuple[str, ...]
+    n_shards: int
+    dtype: str
+    seed: int
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """The autocast type, None for the weights' own."""
+        return _DTYPES[self.dtype]
+
+
+def check_options(
+    *,
+    gradients: Any,
+    controls: Any,
+    extra_passes: Any,
+    objective: Any,
+    unit: str,
+    basis: str,
+    exclude: Any,
+    weight_exclude: Any,
+    keep_rows: int,
+    n_shards: int,
+    dtype: Any,
+    seed: int,
+) -> Options:
+    """Turn a user's arguments into `Options`.
+
+    Raises:
+        TlAnisoError: a value that is unknown or not supported; the message lists those that are.
+    """
+    if unit != "sequence":
+        raise TlAnisoError(f"unit {unit!r} is not supported; use unit='sequence', the gradient of one sequence")
+    if basis != "own":
+        raise TlAnisoError(f"basis {basis!r} is not supported; use basis='own', the matrix' own input or output")
+    if keep_rows:
+        raise TlAnisoError(f"keep_rows={keep_rows} is not supported; captures keep sums only (keep_rows=0)")
+    if not isinstance(n_shards, int) or n_shards < 1:
+        raise TlAnisoError(f"n_shards must be an integer of at least 1, got {n_shards!r}")
+    name = str(dtype).removeprefix("torch.") if dtype is not None else "float32"
+    if name not in _DTYPES:
+        raise TlAnisoError(f"dtype {dtype!r} is not supported; use one of {', '.join(_DTYPES)} (autocast)")
+    return Options(
+        gradients=_known(gradients, GRADIENTS, "gradients"),
+        controls=_known(controls, CONTROL_NAMES, "controls"),
+        extra_passes=_known(extra_passes, EXTRA_PASSES, "extra_passes"),
+        objective=check_objective(objective),
+        unit=unit,
+        basis=basis,
+        exclude=_known(exclude, _FILTERS, "exclude"),
+        # Sinks are a property of a residual value; a weight gradient without them would be no gradient of the loss.
+        weight_exclude=_known(weight_exclude, _FILTERS[:1], "weight_exclude"),
+        n_shards=n_shards,
+        dtype=name,
+        seed=int(seed),
+    )
+
+
+def _known(values: Any, known: tuple[str, ...], argument: str) -> tuple[str, ...]:
+    names: Iterable[Any] = (values,) if isinstance(values, str) else (values or ())
+    chosen = set(names)
+    unknown = sorted(str(name) for name in chosen if name not in known)
+    if unknown:
+        raise TlAnisoError(f"{argument} holds {', '.join(unknown)}; known are {', '.join(known)}")
+    return tuple(name for name in known if name in chosen)

@@ -1,0 +1,134 @@
+"""Decide what a capture sums, and how much memory that takes, before the model runs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import psutil
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tl_aniso.capturing.layout import Layout
+from tl_aniso.capturing.options import Options
+from tl_aniso.capturing.reduce import Wanted
+from tl_aniso.errors import TlAnisoError
+from tl_aniso.sites import proxy_site, role_of, select_sites
+from tl_aniso.subspace import TangentProxies
+
+__all__ = ["Plan", "check_size", "make_plan"]
+
+_BYTES = 8  # accumulators are float64
+# Without max_bytes, refuse what would not leave the model room to run.
+_SHARE_OF_FREE = 0.6
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to sum, what runs, and how large it gets.
+
+    Attributes:
+        wanted: for the reducer.
+        sites: every site name that the capture will answer to.
+        matrices: weight sites and matrix activations whose modules are hooked.
+        n_sums: number of d x d sums.
+        n_bytes: their size.
+    """
+
+    wanted: Wanted
+    sites: tuple[str, ...]
+    matrices: frozenset[str]
+    n_sums: int
+    n_bytes: int
+
+
+def make_plan(
+    layout: Layout,
+    options: Options,
+    *,
+    sites: Sequence[str] | None,
+    proxies: TangentProxies | None,
+    shard_sites: Sequence[str],
+    special: tuple[int, ...],
+    pooled: bool | None,
+    n_halves: int,
+) -> Plan:
+    """Choose sites and sums.
+
+    Without `sites`, everything the gradients asked for touches. Inputs of readers and outputs of writers are summed
+    where proxies may still have to be fitted on them: without proxies, or where they are asked for by name.
+
+    Args:
+        pooled: whether d x d sums of weight gradients are kept; None: exactly where no proxies are given.
+        n_halves: halves of the text that hold documents.
+
+    Raises:
+        SiteError: an unknown site, or a site without a proxy.
+        TlAnisoError: proxies of another width.
+    """
+    known = (*layout.residual_sites, *layout.weight_sites, *layout.matrix_sites)
+    chosen = select_sites(sites, known)
+    matrices = [s for s in chosen if role_of(s) in ("reader", "writer", "embedding")]
+    residual = [s for s in chosen if role_of(s) == "residual"]
+    weights = matrices if "weight" in options.gradients else []
+    inner = [s for s in chosen if role_of(s) in ("input", "output")] if sites is not None else []
+    if proxies is None and (weights or not options.gradients):
+        inner += [proxy_site(site) for site in matrices]
+    activations = {layout.canonical(s) for s in (*residual, *inner)}
+    gradients = {layout.canonical(s) for s in residual} if "activation" in options.gradients else set()
+    bases = _bases(layout, proxies, weights, gradients)
+    by_shard = {layout.canonical(s) for s in select_sites(tuple(shard_sites), known)} if shard_sites else set()
+    keep_sums = proxies is None if pooled is None else pooled
+    wanted = Wanted(
+        activations=frozenset(activations),
+        activation_gradients=frozenset(gradients),
+        weights=frozenset(weights),
+        pooled=keep_sums,
+        controls=options.controls,
+        bases=bases,
+        by_shard=frozenset(by_shard),
+        n_shards=options.n_shards,
+        special=special,
+        exclude=options.exclude,
+        weight_exclude=options.weight_exclude,
+    )
+    passes = 1 + len(options.extra_passes)
+    summed = [(s, 1) for s in activations] + [(s, passes) for s in gradients]
+    summed += [(s, passes + len(options.controls)) for s in weights if keep_sums or s in by_shard]
+    n_sums = n_halves * sum(n * (options.n_shards if s in by_shard else 1) for s, n in summed)
+    names = tuple(dict.fromkeys((*residual, *inner, *weights)))
+    return Plan(wanted, names, frozenset((*weights, *inner)), n_sums, n_sums * layout.d_model**2 * _BYTES)
+
+
+def check_size(plan: Plan, max_bytes: int | None) -> None:
+    """Refuse a capture that would not fit.
+
+    Raises:
+        TlAnisoError: larger than `max_bytes`, or than most of the free memory.
+    """
+    limit = int(_SHARE_OF_FREE * psutil.virtual_memory().available) if max_bytes is None else max_bytes
+    if plan.n_bytes > limit:
+        raise TlAnisoError(
+            f"this capture would hold {plan.n_sums} d x d sums, {plan.n_bytes / 1e9:.2f} GB, above the limit of "
+            f"{limit / 1e9:.2f} GB; name fewer sites or shard_sites, pass proxies (weight gradients are then projected), "
+            "or raise max_bytes"
+        )
+
+
+def _bases(
+    layout: Layout, proxies: TangentProxies | None, weights: Iterable[str], gradients: Iterable[str]
+) -> dict[str, Float[Tensor, "d k"]]:
+    """Basis per gradient site, one tensor per proxy, so that what is computed with it can be shared."""
+    if proxies is None:
+        return {}
+    # A residual site without a proxy is no fault: its d x d sums are kept, and energies can be asked of them.
+    wanted = [*weights, *(site for site in gradients if site in proxies)]
+    tensors: dict[str, Float[Tensor, "d k"]] = {}
+    bases = {}
+    for site in wanted:
+        proxy = proxies[site]
+        if proxy.d != layout.d_model:
+            raise TlAnisoError(f"the proxy at {site} has width {proxy.d}, the model has d_model {layout.d_model}")
+        if proxy.site not in tensors:
+            tensors[proxy.site] = proxy.basis.to(layout.device, torch.float32)
+        bases[site] = tensors[proxy.site]
+    return bases

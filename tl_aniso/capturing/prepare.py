@@ -1,0 +1,103 @@
+"""Text for a capture: the model's own tokenizer, sequences, special tokens, and the size of a batch."""
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from tl_aniso.capturing.layout import Layout
+from tl_aniso.errors import TextError, TlAnisoError
+from tl_aniso.text import SequenceSet, iter_documents, make_sequences, tokenise
+
+__all__ = ["PreparedText", "default_batch_size", "find_tokenizer", "prepare_text"]
+
+DEFAULT_SEQ_LEN = 512
+# Tokens in a batch by default: enough rows for products to run at full speed, little enough memory for a laptop.
+_BATCH_TOKENS = {"cpu": 1024, "cuda": 8192}
+
+
+@dataclass(frozen=True)
+class PreparedText:
+    """Sequences and what is known about their tokens.
+
+    Attributes:
+        sequences: cut to length, with what was dropped.
+        seq_len: the length they were cut to.
+        special: token ids whose rows the filter "special" leaves out.
+        n_with_bos: documents that begin with a BOS.
+        n_doubled_bos: documents from which a second BOS was taken.
+        tokenizer: name of the tokenizer, "ids" where the text came as ids.
+    """
+
+    sequences: SequenceSet
+    seq_len: int
+    special: tuple[int, ...]
+    n_with_bos: int
+    n_doubled_bos: int
+    tokenizer: str
+
+
+def find_tokenizer(model: Any) -> Any | None:
+    """The tokenizer the model was published with, or None.
+
+    A TransformerBridge reloads its tokenizer with a BOS that the model's own may not add, so the original is loaded
+    again from where the bridge says it came from.
+    """
+    held = getattr(model, "tokenizer", None)
+    config = getattr(model, "config", None) or getattr(getattr(model, "original_model", None), "config", None)
+    places = [getattr(held, "name_or_path", ""), getattr(config, "_name_or_path", "")]
+    from transformers import AutoTokenizer
+
+    for place in filter(None, places):
+        try:
+            return AutoTokenizer.from_pretrained(place)
+        except (OSError, ValueError, KeyError):
+            continue
+    return held
+
+
+def prepare_text(
+    model: Any, layout: Layout, text: Any, *, tokenizer: Any, seq_len: int | None, n_shards: int
+) -> PreparedText:
+    """Tokenise and cut a user's text for a model.
+
+    Raises:
+        TextError: empty text, no tokenizer for strings, or ids outside the model's vocabulary.
+        TlAnisoError: `seq_len` above the model's context.
+    """
+    length = min(DEFAULT_SEQ_LEN, layout.context) if seq_len is None else seq_len
+    if length > layout.context:
+        raise TlAnisoError(f"seq_len {length} is beyond the model's context of {layout.context} tokens")
+    documents = iter_documents(text)
+    first = next(documents, None)
+    if first is None:
+        raise TextError("the text holds no documents")
+    if first.text is not None and tokenizer is None:
+        tokenizer = find_tokenizer(model)
+        if tokenizer is None:
+            raise TextError(
+                "the text is made of strings and the model's tokenizer was not found; pass tokenizer=..., or token ids"
+            )
+    tokens = tokenise(chain([first], documents), tokenizer)
+    sequences = make_sequences(tokens, length, layout.vocab_size, n_shards, sources=tokens.sources)
+    name = "ids" if tokenizer is None else str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__)
+    return PreparedText(
+        sequences, length, _special_ids(layout, tokenizer), tokens.n_with_bos, tokens.n_doubled_bos, name
+    )
+
+
+def default_batch_size(layout: Layout, seq_len: int) -> int:
+    """Sequences in a batch when the user does not say."""
+    return max(1, _BATCH_TOKENS.get(layout.device.type, 1024) // seq_len)
+
+
+def _special_ids(layout: Layout, tokenizer: Any) -> tuple[int, ...]:
+    """The tokenizer's special tokens; without one, those that the model's config names."""
+    if tokenizer is not None and getattr(tokenizer, "all_special_ids", None) is not None:
+        found = set(tokenizer.all_special_ids)
+    else:
+        config: Any = layout.root.config
+        found = set()
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            value = getattr(config, name, None)
+            found |= set(value) if isinstance(value, list | tuple) else {value}
+    return tuple(sorted(int(i) for i in found if i is not None and 0 <= i < layout.vocab_size))

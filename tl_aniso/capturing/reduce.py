@@ -1,0 +1,237 @@
+"""Turn the tensors of a batch into sums, at once, so that nothing of the batch is kept."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from tl_aniso.capturing.layout import Layout, Matrix
+from tl_aniso.capturing.objectives import Head, Targets
+from tl_aniso.capturing.sums import HALVES, MAIN, EnergyKey, SumKey, Sums
+from tl_aniso.errors import UndefinedMeasureError
+from tl_aniso.projection import Factor, Rows, control_energy, gradient_energy
+from tl_aniso.sites import EMBEDDING
+from tl_aniso.text.sequences import Batch
+from tl_aniso.weight_moments import (
+    RowWeights,
+    control_weights,
+    second_moment,
+    token_kernel,
+    weighted_second_moment,
+)
+
+__all__ = ["Reducer", "Wanted"]
+
+SINK_FACTOR = 10.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to sum, decided before the pass.
+
+    Attributes:
+        activations: activation sites whose moments are kept (residual ones by canonical name).
+        activation_gradients: residual sites, by canonical name.
+        weights: weight sites.
+        pooled: whether d x d sums of weight gradients are kept.
+        controls: names of the closed-form controls of weight gradients.
+        bases: gradient site -> orthonormal proxy basis, d x k, on the site's device; projected energies are kept.
+        by_shard: sites whose d x d sums are kept by shard.
+        n_shards: number of shards.
+        special: token ids whose rows are left out.
+        exclude: row filters of activations and their gradients, of "special" and "sink".
+        weight_exclude: row filters of weight gradients, "special" only.
+    """
+
+    activations: frozenset[str] = frozenset()
+    activation_gradients: frozenset[str] = frozenset()
+    weights: frozenset[str] = frozenset()
+    pooled: bool = True
+    controls: tuple[str, ...] = ()
+    bases: Mapping[str, Float[Tensor, "d k"]] = field(default_factory=dict)
+    by_shard: frozenset[str] = frozenset()
+    n_shards: int = 8
+    special: tuple[int, ...] = ()
+    exclude: tuple[str, ...] = ("special", "sink")
+    weight_exclude: tuple[str, ...] = ()
+
+
+class Reducer:
+    """Consumes the tensors of one batch after another; see `hooks.Consumer`."""
+
+    def __init__(self, layout: Layout, wanted: Wanted, sums: Sums) -> None:
+        self.layout = layout
+        self.wanted = wanted
+        self.sums = sums
+        self.variant = MAIN
+        self._outputs: dict[str, list[tuple[str, Tensor]]] = {}
+        self._keep: dict[str, Tensor] = {}
+        self._shared: dict[str, Rows] = {}
+
+    # -- one batch ---------------------------------------------------------------------------------------------
+
+    def begin(self, batch: Batch, targets: Targets) -> None:
+        """Take up a batch (already on the device)."""
+        self._batch = batch
+        self._half = batch.half
+        self._shards = torch.tensor([s.shard for s in batch.sequences])
+        special = torch.tensor(self.wanted.special, dtype=batch.ids.dtype, device=batch.ids.device)
+        self._ordinary = batch.mask & ~torch.isin(batch.ids, special)
+        self._carries = targets.carries & self._ordinary if "special" in self.wanted.weight_exclude else targets.carries
+        self._outputs.clear()
+        self._keep.clear()
+        self._shared.clear()
+
+    def start_variant(self, name: str) -> None:
+        """Gradients from here on belong to another pass over the same batch (inputs are the same)."""
+        self.variant = name
+
+    # -- forward -----------------------------------------------------------------------------------------------
+
+    def residual(self, site: str, value: Float[Tensor, "batch length d"]) -> None:
+        """A residual stream value: find its sinks, sum it, and what was waiting for its sinks."""
+        self._keep[site] = self._kept_rows(site, value)
+        if site in self.wanted.activations:
+            self._add_rows("activation", site, value, self._keep[site])
+        for name, waiting in self._outputs.pop(site, []):
+            self._add_rows("activation", name, waiting, self._keep[site])
+
+    def matrix(self, matrix: Matrix, inputs: Tensor, outputs: Tensor) -> None:
+        """A matrix ran: sum its residual side where proxies will be fitted on it."""
+        if self.variant != MAIN or matrix.activation not in self.wanted.activations:
+            return
+        value = inputs if matrix.role == "reader" else outputs
+        residual = self.layout.canonical(matrix.residual)
+        if residual in self._keep:
+            self._add_rows("activation", matrix.activation, value, self._keep[residual])
+        else:
+            self._outputs.setdefault(residual, []).append((matrix.activation, value))
+
+    # -- backward ----------------------------------------------------------------------------------------------
+
+    def residual_gradient(self, site: str, gradient: Float[Tensor, "batch length d"]) -> None:
+        """dL/dh at a residual site, one row a token."""
+        if site not in self.wanted.activation_gradients:
+            return
+        keep = self._keep[site]
+        self._add_rows("activation_gradient", site, gradient, keep)
+        basis = self.wanted.bases.get(site)
+        if basis is not None:
+            rows = gradient.float() * keep[..., None]
+            along = (rows @ basis).square().sum(1)
+            self._add_energy("activation_gradient", "none", site, along, rows.square().sum((1, 2)))
+
+    def matrix_gradient(self, matrix: Matrix, inputs: Tensor, gradient: Tensor) -> None:
+        """The gradient at a matrix's output: with its input, all that the weight gradient is made of."""
+        if matrix.role == "writer":
+            site = matrix.sites[0]
+            if site in self.wanted.weights:
+                factor = Factor(inputs.float() * self._carries[..., None])
+                self._add_weight(site, self._rows(gradient, None), factor)
+            return
+        parts = matrix.split(gradient) if matrix.split else (gradient,)
+        for site, part in zip(matrix.sites, parts, strict=True):
+            if site in self.wanted.weights:
+                self._add_weight(site, self._rows(inputs, matrix.activation), Factor(self._masked(part.float())))
+
+    def embedding_gradient(self, gradient: Float[Tensor, "batch length d"]) -> None:
+        """The gradient at the embedding's output: rows with the same token add up in the table."""
+        kernel = token_kernel(self._batch.ids, self._carries, torch.float32)
+        self._add_weight(EMBEDDING, self._rows(gradient, None), Factor(None, kernel))
+
+    def head(self, hidden: Float[Tensor, "batch length d"], head: Head) -> None:
+        """The unembedding, whose logit gradients are known only by their inner products."""
+        matrix = self.layout.unembed
+        if self.variant == MAIN and matrix.activation in self.wanted.activations:
+            keep = self._keep[self.layout.canonical(matrix.residual)]
+            self._add_rows("activation", matrix.activation, hidden, keep)
+        if matrix.sites[0] in self.wanted.weights and head.kernel is not None:
+            kernel = head.kernel
+            if self.wanted.weight_exclude:
+                kernel = kernel * (self._carries[:, :, None] & self._carries[:, None, :])
+            self._add_weight(matrix.sites[0], self._rows(hidden.detach(), matrix.activation), Factor(None, kernel))
+
+    # -- the sums ----------------------------------------------------------------------------------------------
+
+    def _kept_rows(self, site: str, value: Tensor) -> Bool[Tensor, "batch length"]:
+        mask = self._batch.mask
+        keep = self._ordinary if "special" in self.wanted.exclude else mask
+        norms = value.float().norm(dim=-1)
+        if "sink" in self.wanted.exclude:
+            median = norms.masked_fill(~mask, torch.nan).nanmedian(dim=1, keepdim=True).values
+            keep = keep & (norms <= SINK_FACTOR * median)
+        keep = keep & mask
+        if self.variant == MAIN:
+            energy = norms.double().square() * mask
+            self.sums.tally(f"rows|{site}", int(mask.sum()))
+            self.sums.tally(f"rows_kept|{site}", int(keep.sum()))
+            self.sums.tally(f"energy|{site}", float(energy.sum()))
+            self.sums.tally(f"energy_kept|{site}", float((energy * keep).sum()))
+        return keep
+
+    def _masked(self, factor: Tensor) -> Tensor:
+        """Zero where nothing is carried; without filters a reader's output gradient is zero there by itself."""
+        return factor * self._carries[..., None] if self.wanted.weight_exclude else factor
+
+    def _parts(self, kind: str, control: str, site: str) -> list[tuple[Tensor | slice, SumKey]]:
+        """Which rows of the batch go into which accumulator: all into one, or shard by shard."""
+        key = SumKey(self.variant, kind, control, site, self._half)
+        if site not in self.wanted.by_shard:
+            return [(slice(None), key)]
+        shards = self._shards.unique().tolist()
+        return [((self._shards == s).nonzero()[:, 0], replace(key, shard=s)) for s in shards]
+
+    def _add_rows(self, kind: str, site: str, value: Tensor, keep: Bool[Tensor, "batch length"]) -> None:
+        for rows, key in self._parts(kind, "none", site):
+            moments = self.sums.moment(key, value.shape[-1], value.device)
+            try:
+                moments.update(value[rows][keep[rows]].float())
+            except UndefinedMeasureError as error:
+                raise UndefinedMeasureError(f"{kind.replace('_', ' ')} at {site}: {error}") from error
+
+    def _add_energy(self, kind: str, control: str, site: str, along: Tensor, total: Tensor) -> None:
+        key = EnergyKey(self.variant, kind, control, site)
+        columns = torch.cat([along, total[:, None]], dim=1)
+        self.sums.add_energy(key, HALVES.index(self._half), self._shards, columns, self.wanted.n_shards)
+
+    def _rows(self, values: Tensor, group: str | None) -> Rows:
+        """The residual side; matrices that read one input share what is derived from it."""
+        if group is None:
+            return Rows(values.float(), self._carries)
+        if group not in self._shared:
+            self._shared[group] = Rows(values.float(), self._carries)
+        return self._shared[group]
+
+    def _add_weight(self, site: str, rows: Rows, factor: Factor) -> None:
+        """Second moment and projected energies of one matrix' gradient, and of its controls."""
+        basis = self.wanted.bases.get(site)
+        if basis is not None:
+            self._add_energy("weight_gradient", "none", site, *gradient_energy(rows, factor, basis))
+        if self._sums_wanted(site):
+            for part, key in self._parts("weight_gradient", "none", site):
+                values = None if factor.values is None else factor.values[part]
+                kernel = factor.kernel[part] if values is None else None
+                self._add_sum(key, rows.values[part], second_moment(rows.values[part], values, kernel))
+        for control in self.wanted.controls if self.variant == MAIN else ():
+            weights = control_weights(control, factor.norms, factor.total, self._carries)
+            if basis is not None:
+                self._add_energy("weight_gradient", control, site, *control_energy(rows, weights, basis))
+            if self._sums_wanted(site):
+                self._add_control_sums(control, site, rows, weights)
+
+    def _add_control_sums(self, control: str, site: str, rows: Rows, weights: RowWeights) -> None:
+        for part, key in self._parts("weight_gradient", control, site):
+            chosen = RowWeights(weights.row[part], None if weights.outer is None else weights.outer[part])
+            values = rows.values[part]
+            self._add_sum(key, values, weighted_second_moment(values, chosen, self._carries[part]))
+
+    def _sums_wanted(self, site: str) -> bool:
+        return self.wanted.pooled or site in self.wanted.by_shard
+
+    def _add_sum(self, key: SumKey, rows: Tensor, total: Tensor) -> None:
+        try:
+            self.sums.moment(key, rows.shape[2], rows.device).add_sums(rows.shape[0], total)
+        except UndefinedMeasureError as error:
+            raise UndefinedMeasureError(f"weight gradient at {key.site}: {error}") from error

@@ -1,0 +1,201 @@
+"""The pass: documents through a model, forward and backward, into sums."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tl_aniso.capturing.bind import bind
+from tl_aniso.capturing.hooks import tapped
+from tl_aniso.capturing.layout import Layout
+from tl_aniso.capturing.objectives import causal_head, causal_targets, shuffled_targets
+from tl_aniso.capturing.options import Options, check_options
+from tl_aniso.capturing.plan import Plan, check_size, make_plan
+from tl_aniso.capturing.prepare import PreparedText, default_batch_size, prepare_text
+from tl_aniso.capturing.provenance import describe
+from tl_aniso.capturing.reduce import Reducer
+from tl_aniso.capturing.store import Capture
+from tl_aniso.capturing.sums import MAIN, Sums
+from tl_aniso.errors import TlAnisoError
+from tl_aniso.progress import say, track
+from tl_aniso.sites import UNEMBEDDING, UNEMBEDDING_INPUT
+from tl_aniso.subspace import TangentProxies
+from tl_aniso.text import Batch, SequenceSet, make_batches
+from tl_aniso.weight_moments import CONTROL_NAMES
+
+__all__ = ["capture"]
+
+
+def capture(
+    model: Any,
+    text: Any,
+    *,
+    gradients: str | Sequence[str] = ("activation", "weight"),
+    proxies: TangentProxies | None = None,
+    controls: str | Sequence[str] = CONTROL_NAMES,
+    extra_passes: str | Sequence[str] = (),
+    sites: str | Sequence[str] | None = None,
+    objective: Any = None,
+    unit: str = "sequence",
+    basis: str = "own",
+    exclude: str | Sequence[str] = ("special", "sink"),
+    weight_exclude: str | Sequence[str] = (),
+    keep_rows: int = 0,
+    seq_len: int | None = None,
+    batch_size: int | None = None,
+    n_shards: int = 8,
+    shard_sites: str | Sequence[str] = (),
+    max_bytes: int | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    seed: int = 0,
+    progress: bool = True,
+    tokenizer: Any = None,
+    pooled: bool | None = None,
+    halves: Sequence[str] = ("A", "B"),
+) -> Capture:
+    """Run documents through a model once and keep the sums that every later question needs.
+
+    Residual-stream activations and their gradients give one row a token; a weight's gradient G counts per sequence,
+    through ``G^T G``. Sums merge by addition, so ranks, planes and scores can be asked afterwards, without the model.
+    Nothing on the model changes. Method: arXiv:2604.08764; ``docs/method.md``, sections 2 to 4.
+
+    Args:
+        model: a GPT-NeoX or Llama model of Hugging Face, or a TransformerBridge (TransformerLens 4) of one.
+        text: a string, token ids, a list of either, dataset rows, or a Path to .txt or .jsonl.
+        gradients: "activation" and/or "weight"; empty for a forward pass alone.
+        proxies: known tangent proxies; weight gradients are then projected on them, shard by shard, instead of
+            being summed as d x d matrices.
+        controls: closed-form controls of weight gradients: "input_energy", "sign_flip", "shuffled_g".
+        extra_passes: "shuffled_labels" sends a second gradient back, of targets permuted within each sequence.
+        sites: names or shell-style patterns; None for every site.
+        objective: None or "causal": summed next-token cross-entropy.
+        unit: "sequence": G is the gradient of one sequence.
+        basis: "own": a reader's proxy lives on its own input, a writer's on its own output.
+        exclude: row filters for activations and their gradients: "special" tokens, and "sink" positions, whose
+            residual norm exceeds 10 times the median of their sequence.
+        weight_exclude: "special" leaves special tokens out of weight gradients, which are then no longer dL/dW.
+        keep_rows: only 0.
+        seq_len: tokens in a sequence, min(512, context) by default.
+        batch_size: sequences in a batch; changes speed, not results.
+        n_shards: shards of documents for jackknife intervals.
+        shard_sites: sites whose d x d sums are kept shard by shard.
+        max_bytes: refuse to hold more than this; by default 60% of the free memory.
+        dtype: None or "float32"; "bfloat16" runs under autocast.
+        device: checked against where the model is, which is never moved.
+        seed: seed of permuted labels.
+        progress: show the size, and progress with an estimate.
+        tokenizer: the model's tokenizer, found by itself where the model was loaded from a path or id.
+        pooled: keep d x d sums of weight gradients; by default exactly where no proxies are given.
+        halves: which halves of the documents to run; proxies are fitted on "A" and measured on "B".
+
+    Returns:
+        A `Capture`.
+
+    Raises:
+        TlAnisoError: an unsupported model, unusable text, an unknown site or option, or sums above `max_bytes`.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> from tl_aniso import capture
+        >>> config = LlamaConfig(vocab_size=40, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        ...                      num_attention_heads=2)
+        >>> got = capture(LlamaForCausalLM(config), [list(range(3, 23)), list(range(9, 39))], progress=False)
+        >>> got.weight_gradients["blocks.0.attn.W_Q"].second_moment().shape
+        torch.Size([16, 16])
+    """
+    options = check_options(
+        gradients=gradients,
+        controls=controls,
+        extra_passes=extra_passes,
+        objective=objective,
+        unit=unit,
+        basis=basis,
+        exclude=exclude,
+        weight_exclude=weight_exclude,
+        keep_rows=keep_rows,
+        n_shards=n_shards,
+        dtype=dtype,
+        seed=seed,
+    )
+    layout = bind(model)
+    if device is not None and _device(device).type != layout.device.type:
+        raise TlAnisoError(
+            f"the model is on {layout.device}, not on {device}; move it first with model.to({str(device)!r})"
+        )
+    prepared = prepare_text(model, layout, text, tokenizer=tokenizer, seq_len=seq_len, n_shards=n_shards)
+    prepared = _restrict(prepared, halves)
+    plan = make_plan(
+        layout,
+        options,
+        sites=[sites] if isinstance(sites, str) else sites,
+        proxies=proxies,
+        shard_sites=[shard_sites] if isinstance(shard_sites, str) else shard_sites,
+        special=prepared.special,
+        pooled=pooled,
+        n_halves=len({sequence.half for sequence in prepared.sequences.sequences}),
+    )
+    say(
+        f"capture: {len(prepared.sequences.sequences)} sequences, {prepared.sequences.n_tokens} tokens; "
+        f"{plan.n_sums} sums of {layout.d_model} x {layout.d_model}, {plan.n_bytes / 1e6:.0f} MB",
+        enabled=progress,
+    )
+    check_size(plan, max_bytes)
+    size = default_batch_size(layout, prepared.seq_len) if batch_size is None else batch_size
+    batches = make_batches(prepared.sequences.sequences, size)
+    sums = _run(layout, batches, options, plan, progress)
+    metadata = describe(layout, model, options, plan, prepared, proxies)
+    return Capture(sums, metadata, layout.aliases)
+
+
+def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, progress: bool) -> Sums:
+    sums = Sums()
+    reducer = Reducer(layout, plan.wanted, sums)
+    backward = bool(plan.wanted.activation_gradients or plan.wanted.weights)
+    unembed = layout.unembed.module
+    kernel = UNEMBEDDING in plan.wanted.weights
+    needs_head = backward or UNEMBEDDING_INPUT in plan.wanted.activations
+    with tapped(layout, reducer, gradients=backward, matrices=plan.matrices, dtype=options.autocast) as tap:
+        for batch in track(batches, "capture", total=len(batches), enabled=progress):
+            on_device = dataclasses.replace(batch, ids=batch.ids.to(layout.device), mask=batch.mask.to(layout.device))
+            targets = causal_targets(on_device.ids, on_device.mask)
+            reducer.begin(on_device, targets)
+            hidden = tap.forward(on_device.ids)
+            if not needs_head:
+                continue
+            head = causal_head(unembed, hidden, targets, kernel=kernel)
+            reducer.start_variant(MAIN)
+            reducer.head(hidden, head)
+            sums.tally("loss", float(head.loss.sum()))
+            sums.tally("targets", int(targets.carries.sum()))
+            if not backward:
+                continue
+            tap.backward(hidden, head.gradient, again=bool(options.extra_passes))
+            for left, name in enumerate(reversed(options.extra_passes)):
+                shuffled = shuffled_targets(targets, batch.sequences, options.seed)
+                head = causal_head(unembed, hidden, shuffled, kernel=kernel)
+                reducer.start_variant(name)
+                reducer.head(hidden, head)
+                sums.tally(f"loss|{name}", float(head.loss.sum()))
+                tap.backward(hidden, head.gradient, again=left + 1 < len(options.extra_passes))
+            reducer.start_variant(MAIN)
+    return sums
+
+
+def _restrict(prepared: PreparedText, halves: Sequence[str]) -> PreparedText:
+    """Only the documents of some halves."""
+    whole = prepared.sequences
+    kept = tuple(s for s in whole.sequences if s.half in halves)
+    if len(kept) == len(whole.sequences):
+        return prepared
+    documents = tuple(dict.fromkeys(s.document for s in kept))
+    n_tokens = sum(len(s) for s in kept)
+    return dataclasses.replace(prepared, sequences=SequenceSet(kept, documents, whole.dropped, n_tokens))
+
+
+def _device(device: Any) -> Any:
+    import torch
+
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise TlAnisoError(f"unknown device {device!r}") from error
