@@ -1,0 +1,133 @@
+"""Proxies on disk: safetensors for numbers, JSON for the rest, complete or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from sklearn.decomposition import PCA
+
+from tl_aniso.errors import TlAnisoError
+
+if TYPE_CHECKING:
+    from tl_aniso.subspace import TangentProxies, TangentProxy
+
+__all__ = ["load_proxies", "save_proxies"]
+
+_FORMAT, _VERSION = "tl-aniso tangent proxies", 1
+_TENSORS, _INDEX = "proxies.safetensors", "proxies.json"
+_ARRAYS = ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_")
+
+
+def _describe(proxy: TangentProxy) -> dict[str, object]:
+    return {
+        "site": proxy.site,
+        "rank": proxy.rank,
+        "centred": proxy.centred,
+        "requested_rank": proxy.requested_rank,
+        "proxy_id": proxy.proxy_id,
+        "n_samples": int(proxy.pca.n_samples_),
+        "noise_variance": float(proxy.pca.noise_variance_),
+        "provenance": dict(proxy.provenance),
+        "notes": list(proxy.notes),
+    }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value)
+
+
+def save_proxies(proxies: TangentProxies, directory: Path) -> Path:
+    """Write `proxies` to `directory`, replacing proxies saved there before."""
+    from safetensors.torch import save_file
+
+    if directory.exists() and not (directory / _INDEX).is_file():
+        raise TlAnisoError(f"{directory} exists and holds no saved proxies; choose another directory")
+    index = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "proxies": [_describe(proxy) for proxy in proxies.values()],
+    }
+    tensors = {
+        f"{proxy.site}/{name}": torch.from_numpy(np.array(getattr(proxy.pca, name), dtype=np.float64))
+        for proxy in proxies.values()
+        for name in _ARRAYS
+    }
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        save_file(tensors, staging / _TENSORS)
+        (staging / _INDEX).write_text(json.dumps(index, indent=1, default=_plain), encoding="utf-8")
+        staging.chmod(0o755)  # mkdtemp makes directories private
+        if directory.exists():
+            retired = staging.with_name(staging.name + ".old")
+            os.replace(directory, retired)
+            os.replace(staging, directory)
+            shutil.rmtree(retired)
+        else:
+            os.replace(staging, directory)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    return directory
+
+
+def load_proxies(directory: Path) -> TangentProxies:
+    """Read proxies; the planes are checked against the identifiers they were saved with."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    from tl_aniso.subspace import TangentProxies, TangentProxy
+
+    try:
+        index = json.loads((directory / _INDEX).read_text(encoding="utf-8"))
+        tensors = load_file(directory / _TENSORS)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise TlAnisoError(f"cannot read tangent proxies from {directory}: {error}") from error
+    if not isinstance(index, dict) or index.get("format") != _FORMAT or index.get("version") != _VERSION:
+        raise TlAnisoError(
+            f"{directory} is not in format {_FORMAT!r} version {_VERSION}; save it again with this version"
+        )
+    proxies = []
+    try:
+        for entry in index["proxies"]:
+            arrays = {name: tensors[f"{entry['site']}/{name}"].numpy() for name in _ARRAYS}
+            proxy = TangentProxy.from_pca(
+                entry["site"],
+                _restore_pca(arrays, entry["n_samples"], entry["noise_variance"]),
+                centred=entry["centred"],
+                requested_rank=entry["requested_rank"],
+                provenance=entry["provenance"],
+                notes=entry["notes"],
+            )
+            # A proxy cut by at_rank keeps the PCA it came from.
+            proxy = replace(proxy, basis=proxy.basis[:, : entry["rank"]].clone())
+            if proxy.proxy_id != entry["proxy_id"]:
+                raise TlAnisoError(f"the proxy of {entry['site']} in {directory} is not the one that was saved there")
+            proxies.append(proxy)
+    except (KeyError, TypeError) as error:
+        raise TlAnisoError(f"the index of {directory} lacks {error}; save the proxies again") from error
+    return TangentProxies(proxies)
+
+
+def _restore_pca(arrays: Mapping[str, np.ndarray], n_samples: int, noise_variance: float) -> PCA:
+    k, d = arrays["components_"].shape
+    pca = PCA(n_components=k, svd_solver="full")
+    for name, value in arrays.items():
+        setattr(pca, name, value)
+    pca.n_components_, pca.n_features_in_, pca.n_samples_ = k, d, n_samples
+    pca.noise_variance_ = noise_variance
+    pca._fit_svd_solver = "full"
+    return pca

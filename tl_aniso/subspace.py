@@ -1,0 +1,347 @@
+"""Tangent proxies: leading principal directions of activations at a site, frozen once, used everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, Protocol, Self
+
+import numpy as np
+import sklearn
+import torch
+from jaxtyping import Float64
+from sklearn.decomposition import PCA
+from torch import Tensor
+
+from tl_aniso.errors import MergeError, SiteError, TlAnisoError
+from tl_aniso.moments import Moments
+from tl_aniso.pca import check_rank, default_rank, fit_pca
+from tl_aniso.planes import normal_controls, principal_cosines, random_planes
+
+__all__ = [
+    "TangentProxies",
+    "TangentProxy",
+    "check_rank",
+    "default_rank",
+    "fit_pca",
+    "fit_tangent_proxies",
+    "normal_controls",
+    "principal_cosines",
+    "random_planes",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class TangentProxy:
+    """A frozen plane that stands for the tangent space of the activations at one site.
+
+    Attributes:
+        site: activation site the plane was fitted at.
+        pca: the fitted scikit-learn `PCA` behind it.
+        basis: orthonormal d x k, float64, on the CPU; the transposed components.
+        centred: whether the mean was subtracted.
+        requested_rank: the rank asked for; `rank` is smaller where the data have fewer directions.
+        provenance: model, revisions, rows, estimator, exclusions, versions (read-only).
+        notes: what a reader should know, such as a rank that shrank.
+    """
+
+    site: str
+    pca: PCA
+    basis: Float64[Tensor, "d k"]
+    centred: bool
+    requested_rank: int
+    provenance: Mapping[str, object]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def from_pca(
+        cls,
+        site: str,
+        pca: PCA,
+        *,
+        centred: bool,
+        requested_rank: int,
+        provenance: Mapping[str, object] | None = None,
+        notes: Iterable[str] = (),
+    ) -> Self:
+        """The proxy whose basis is the components of a fitted PCA."""
+        basis = torch.from_numpy(np.array(pca.components_, dtype=np.float64).T.copy())
+        known = MappingProxyType(dict(provenance or {}))
+        return cls(site, pca, basis, centred, requested_rank, known, tuple(notes))
+
+    @property
+    def rank(self) -> int:
+        """Number of directions k."""
+        return self.basis.shape[1]
+
+    @property
+    def d(self) -> int:
+        """Width of the residual space."""
+        return self.basis.shape[0]
+
+    def at_rank(self, rank: int) -> Self:
+        """The proxy of the first `rank` directions.
+
+        Raises:
+            TlAnisoError: below 1 or above `self.rank`.
+        """
+        if not 1 <= rank <= self.rank:
+            raise TlAnisoError(
+                f"the proxy at {self.site} holds {self.rank} directions, not {rank}; fit with the larger rank"
+            )
+        return replace(self, basis=self.basis[:, :rank].clone(), requested_rank=rank)
+
+    @cached_property
+    def proxy_id(self) -> str:
+        """Twelve hex digits of site, rank and projector: signs and rotations of the basis do not matter."""
+        # Adding 0.0 turns -0.0 into 0.0, which has other bytes.
+        projector = (self.basis @ self.basis.T).numpy().round(6) + 0.0
+        digest = hashlib.sha256(f"{self.site}|{self.rank}|".encode())
+        digest.update(projector.astype("<f8").tobytes())
+        return digest.hexdigest()[:12]
+
+    def __repr__(self) -> str:
+        return f"TangentProxy({self.site!r}, rank={self.rank}, d={self.d}, id={self.proxy_id})"
+
+
+class TangentProxies(Mapping[str, TangentProxy]):
+    """Proxies by activation site. A weight site is answered with the proxy of the space it reads or writes.
+
+    Args:
+        proxies: the proxies; one per site.
+
+    Raises:
+        TlAnisoError: two proxies of one site.
+
+    Example:
+        >>> import torch
+        >>> from tl_aniso import Moments, TangentProxies
+        >>> from tl_aniso.subspace import TangentProxy, fit_pca
+        >>> rows = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+        >>> pca = fit_pca(Moments(8).update(rows), 2)
+        >>> proxy = TangentProxy.from_pca("blocks.0.attn.input", pca, centred=True, requested_rank=2)
+        >>> proxies = TangentProxies([proxy])
+        >>> proxies["blocks.0.attn.W_Q"].rank, list(proxies)
+        (2, ['blocks.0.attn.input'])
+    """
+
+    def __init__(self, proxies: Iterable[TangentProxy]) -> None:
+        self._proxies: dict[str, TangentProxy] = {}
+        for proxy in proxies:
+            if proxy.site in self._proxies:
+                raise TlAnisoError(f"two proxies of the site {proxy.site}")
+            self._proxies[proxy.site] = proxy
+
+    def __getitem__(self, site: str) -> TangentProxy:
+        if site in self._proxies:
+            return self._proxies[site]
+        from tl_aniso.sites import proxy_site
+
+        resolved = proxy_site(site)
+        if resolved in self._proxies:
+            return self._proxies[resolved]
+        raise MissingProxyError(f"no proxy for {site} (looked for {resolved}); there are: {', '.join(self._proxies)}")
+
+    def __contains__(self, site: object) -> bool:
+        try:
+            self[site]  # type: ignore[index]
+        except SiteError:
+            return False
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._proxies)
+
+    def __len__(self) -> int:
+        return len(self._proxies)
+
+    def at_rank(self, rank: int) -> TangentProxies:
+        """All proxies cut to their first `rank` directions. TlAnisoError where one holds fewer."""
+        return TangentProxies(proxy.at_rank(rank) for proxy in self.values())
+
+    def save(self, directory: str | Path) -> Path:
+        """Write safetensors and JSON into `directory`, complete or not at all. Returns the directory.
+
+        Raises:
+            TlAnisoError: the path exists and holds something other than saved proxies.
+        """
+        from tl_aniso.proxy_store import save_proxies
+
+        return save_proxies(self, Path(directory))
+
+    @classmethod
+    def load(cls, directory: str | Path) -> TangentProxies:
+        """Read what `save` wrote.
+
+        Raises:
+            TlAnisoError: nothing there, damaged files, or a format this version does not know.
+        """
+        from tl_aniso.proxy_store import load_proxies
+
+        return load_proxies(Path(directory))
+
+    def __repr__(self) -> str:
+        ranks = sorted({proxy.rank for proxy in self.values()})
+        return f"TangentProxies({len(self)} sites, rank {', '.join(map(str, ranks))})"
+
+
+class MissingProxyError(SiteError, KeyError):
+    """No proxy was fitted for the space of this site."""
+
+    __str__ = Exception.__str__  # KeyError's own shows the repr of the message
+
+
+class FittingHalf(Protocol):
+    """The half of a capture that proxies are fitted on."""
+
+    @property
+    def activations(self) -> Mapping[str, Moments]:
+        """Moments of activation rows by site."""
+
+
+class Fittable(Protocol):
+    """What `fit_tangent_proxies` needs to know of a capture."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """Model, revision, step, exclusions and the like."""
+
+    @property
+    def in_sample(self) -> bool:
+        """Whether what is fitted and what is measured are the same documents."""
+
+    def fitting_half(self) -> FittingHalf:
+        """Half A, or everything where there is one half only."""
+
+
+# What of a capture's metadata says where a plane comes from.
+_SOURCE_KEYS = (
+    "model",
+    "family",
+    "objective",
+    "revision",
+    "commit",
+    "step",
+    "tokens_seen",
+    "exclude",
+    "dtype",
+    "seed",
+)
+
+
+def fit_tangent_proxies(
+    captures: Fittable | Iterable[Fittable],
+    rank: int | None = None,
+    *,
+    centred: bool = True,
+    pool: Literal["scatter", "covariance"] = "scatter",
+    estimator: PCA | None = None,
+) -> TangentProxies:
+    """Fit one tangent proxy per activation site: the first principal directions of its rows.
+
+    After arXiv:2604.08764, which fits on activations of the earliest 30% of training and freezes the planes.
+
+    Args:
+        captures: one capture, or the captures of the checkpoints to pool.
+        rank: directions per proxy; min(16, d // 4) by default, at most d // 2.
+        centred: subtract the mean of the rows.
+        pool: "scatter" pools all rows about their common mean; "covariance" averages the covariances within
+            each checkpoint, so that a drift of the mean is no direction of its own.
+        estimator: an unfitted scikit-learn `PCA`, of which `n_components` is used where `rank` is None.
+
+    Returns:
+        Proxies by activation site, fitted on the captures' fitting halves.
+
+    Raises:
+        TlAnisoError: rank above d // 2, an estimator that is not supported, captures that do not match.
+        UndefinedMeasureError: constant rows at a site.
+
+    Example:
+        >>> import torch
+        >>> from types import SimpleNamespace
+        >>> from tl_aniso import Moments, fit_tangent_proxies
+        >>> rows = torch.randn(99, 8, generator=torch.Generator().manual_seed(0))
+        >>> half = SimpleNamespace(activations={"blocks.0.hook_resid_pre": Moments(8).update(rows)})
+        >>> capture = SimpleNamespace(fitting_half=lambda: half, metadata={"model": "toy"}, in_sample=False)
+        >>> fit_tangent_proxies(capture)["blocks.0.hook_resid_pre"].rank
+        2
+    """
+    several: list[Fittable] = [captures] if hasattr(captures, "fitting_half") else list(captures)  # type: ignore[list-item]
+    if not several:
+        raise TlAnisoError("no captures to fit tangent proxies on")
+    if pool not in ("scatter", "covariance"):
+        raise TlAnisoError(f"pool must be 'scatter' or 'covariance', got {pool!r}")
+    if pool == "covariance" and not centred:
+        raise TlAnisoError("pool='covariance' averages centred covariances; use pool='scatter' with centred=False")
+    if estimator is not None:
+        wanted = _rank_of(estimator)
+        rank = wanted if rank is None else rank
+    halves = [capture.fitting_half().activations for capture in several]
+    sites = list(halves[0])
+    for half in halves[1:]:
+        if set(half) != set(sites):
+            odd = sorted(set(half) ^ set(sites))
+            raise MergeError(f"the captures hold different activation sites; only some have {', '.join(odd)}")
+    if not sites:
+        raise SiteError("the captures hold no activations to fit tangent proxies on")
+    # Every rank is checked before the first eigendecomposition.
+    ranks = {site: check_rank(default_rank(m.d) if rank is None else rank, m.d) for site, m in halves[0].items()}
+    provenance = {
+        "sources": [{key: c.metadata[key] for key in _SOURCE_KEYS if key in c.metadata} for c in several],
+        "in_sample": any(capture.in_sample for capture in several),
+        "estimator": "sklearn.decomposition.PCA",
+        "pool": pool,
+        "versions": {
+            "scikit-learn": sklearn.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+    }
+    proxies = []
+    for site in sites:
+        pooled = _pool([half[site] for half in halves], pool, site)
+        pca = fit_pca(pooled, ranks[site], centred=centred, site=site)
+        notes = []
+        if pca.n_components_ < ranks[site]:
+            notes.append(f"rank {ranks[site]} was asked for; the rows at {site} have {pca.n_components_} directions")
+        proxies.append(
+            TangentProxy.from_pca(
+                site,
+                pca,
+                centred=centred,
+                requested_rank=ranks[site],
+                provenance={**provenance, "rows": pooled.count},
+                notes=notes,
+            )
+        )
+    return TangentProxies(proxies)
+
+
+def _rank_of(estimator: Any) -> int | None:
+    if type(estimator) is not PCA or hasattr(estimator, "components_"):
+        raise TlAnisoError(
+            f"estimator {estimator!r} is not supported: pass an unfitted sklearn.decomposition.PCA or None"
+        )
+    if estimator.whiten:
+        raise TlAnisoError("estimator PCA(whiten=True) is not supported: whitened components span no other plane")
+    if estimator.n_components is not None and not isinstance(estimator.n_components, int):
+        raise TlAnisoError(f"PCA(n_components={estimator.n_components!r}) is not supported: give an integer, or rank=")
+    return estimator.n_components
+
+
+def _pool(parts: list[Moments], pool: str, site: str) -> Moments:
+    if len({part.d for part in parts}) > 1:
+        raise MergeError(f"the captures have different widths at {site}: {sorted({part.d for part in parts})}")
+    if pool == "scatter" or len(parts) == 1:
+        pooled = parts[0].copy()
+        for part in parts[1:]:
+            pooled.merge(part)
+        return pooled
+    count = sum(part.count for part in parts)
+    covariance = torch.stack([part.covariance() for part in parts]).mean(0)
+    mean = sum((part.mean * (part.count / count) for part in parts), torch.zeros(parts[0].d, dtype=torch.float64))
+    return Moments.from_sums(count, mean, covariance * (count - 1), eps=max(part.eps for part in parts))
