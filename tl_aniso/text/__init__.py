@@ -1,6 +1,7 @@
 """Text: documents, their token ids, sequences and batches, and a corpus found on any machine with Python."""
 
 from tl_aniso.text.documents import Document, iter_documents
+from tl_aniso.text.local import local_corpus, split_documents
 from tl_aniso.text.sequences import (
     Batch,
     Half,
@@ -24,8 +25,10 @@ __all__ = [
     "document_hash",
     "half_of",
     "iter_documents",
+    "local_corpus",
     "make_batches",
     "make_sequences",
     "shard_of",
+    "split_documents",
     "tokenise",
 ]

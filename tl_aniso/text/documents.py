@@ -103,9 +103,7 @@ def _from_entry(entry: object, source: str) -> Iterator[Document]:
     elif isinstance(entry, Mapping):
         yield from _from_mapping(entry, source)
     elif isinstance(entry, Path):
-        raise TextError(
-            f"The {source} is a path ({entry.name}) inside a list; pass one path, or texts read from them."
-        )
+        raise TextError(f"The {source} is a path ({entry.name}) inside a list; pass one path, or texts read from them.")
     else:
         yield from _from_ids(entry, None, source)
 
@@ -122,14 +120,10 @@ def _from_mapping(row: Mapping[object, object], source: str) -> Iterator[Documen
             for number, item in enumerate(value):
                 yield Document(None, item, f"{source}, row {number}")
         else:
-            raise TextError(
-                f"The 'text' of {source} is a {_kind(value)}; it must be a string or a list of strings."
-            )
+            raise TextError(f"The 'text' of {source} is a {_kind(value)}; it must be a string or a list of strings.")
     else:
         keys = ", ".join(repr(key) for key in list(row)[:6])
-        raise TextError(
-            f"The {source} has neither 'text' nor 'input_ids' but {keys or 'no keys'}; pass rows that do."
-        )
+        raise TextError(f"The {source} has neither 'text' nor 'input_ids' but {keys or 'no keys'}; pass rows that do.")
 
 
 def _from_ids(value: object, mask: object, source: str) -> Iterator[Document]:
@@ -138,16 +132,12 @@ def _from_ids(value: object, mask: object, source: str) -> Iterator[Document]:
         return
     if isinstance(value, torch.Tensor | np.ndarray):
         if value.ndim != 2:
-            raise TextError(
-                f"The ids of {source} have {value.ndim} dimensions; a document has 1, a batch of them 2."
-            )
+            raise TextError(f"The ids of {source} have {value.ndim} dimensions; a document has 1, a batch of them 2.")
     elif not isinstance(value, list | tuple) or not all(_is_ids(row) for row in value):
         raise TextError(f"The {source} is of type {_kind(value)}, not token ids or text; give {_FORMS}.")
     rows = list(value)
     if mask is not None and (not hasattr(mask, "__len__") or len(mask) != len(rows)):
-        raise TextError(
-            f"The attention_mask of {source} does not have one row for each of its {len(rows)} documents."
-        )
+        raise TextError(f"The attention_mask of {source} does not have one row for each of its {len(rows)} documents.")
     masks = [None] * len(rows) if mask is None else list(mask)  # type: ignore[call-overload]
     for number, (row, row_mask) in enumerate(zip(rows, masks, strict=True)):
         name = f"{source}, row {number}" if source != "document" else f"document {number}"
@@ -181,9 +171,7 @@ def _trimmed(ids: Int64[np.ndarray, " length"], mask: object, source: str) -> In
     kept = np.flatnonzero(keep)
     if len(kept) and kept[-1] - kept[0] + 1 != len(kept):
         # Joining both sides of a hole would invent a text that nobody wrote.
-        raise TextError(
-            f"The attention_mask of {source} has a hole; only padding at the ends can be trimmed."
-        )
+        raise TextError(f"The attention_mask of {source} has a hole; only padding at the ends can be trimmed.")
     return ids[kept[0] : kept[-1] + 1] if len(kept) else ids[:0]
 
 
@@ -197,9 +185,7 @@ def _from_path(path: Path) -> Iterator[Document]:
     try:
         content = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TextError(
-            f"The file {path.name} is not UTF-8 (byte {error.start}); convert it first."
-        ) from error
+        raise TextError(f"The file {path.name} is not UTF-8 (byte {error.start}); convert it first.") from error
     if path.suffix == ".txt":
         pieces = (piece.strip() for piece in _BLANK_LINES.split(content))
         for number, piece in enumerate(filter(None, pieces)):

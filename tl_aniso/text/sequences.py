@@ -191,9 +191,7 @@ def make_sequences(
                 pieces.append(Sequence(piece, digest, index, half, shard))
     if not pieces:
         counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "no documents"
-        raise TextError(
-            f"Nothing left to measure ({counts}); a document needs at least {MIN_DOCUMENT} tokens."
-        )
+        raise TextError(f"Nothing left to measure ({counts}); a document needs at least {MIN_DOCUMENT} tokens.")
     n_tokens = sum(len(piece) for piece in pieces)
     return SequenceSet(tuple(pieces), tuple(hashes), MappingProxyType(dict(dropped)), n_tokens)
 
@@ -201,9 +199,7 @@ def make_sequences(
 def _check_ids(ids: Int64[np.ndarray, " length"], vocab_size: int | None, name: str) -> None:
     wrong = np.flatnonzero((ids < 0) if vocab_size is None else (ids < 0) | (ids >= vocab_size))
     if len(wrong):
-        limit = (
-            "any vocabulary (it is negative)" if vocab_size is None else f"the vocabulary of {vocab_size} ids"
-        )
+        limit = "any vocabulary (it is negative)" if vocab_size is None else f"the vocabulary of {vocab_size} ids"
         raise TextError(
             f"The id {ids[wrong[0]]} at position {wrong[0]} of {name} is outside {limit}; "
             "was the text tokenised for another model?"
