@@ -10,12 +10,12 @@ from torch import Tensor
 
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.options import Options
-from tl_aniso.capturing.reduce import Wanted
+from tl_aniso.capturing.reduce import Pooled, Wanted
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.sites import proxy_site, role_of, select_sites
 from tl_aniso.subspace import TangentProxies
 
-__all__ = ["Plan", "check_size", "make_plan"]
+__all__ = ["Plan", "Pooled", "check_size", "make_plan"]
 
 _BYTES = 8  # accumulators are float64
 # Without max_bytes, refuse what would not leave the model room to run.
@@ -49,7 +49,7 @@ def make_plan(
     proxies: TangentProxies | None,
     shard_sites: Sequence[str],
     special: tuple[int, ...],
-    pooled: bool | None,
+    pooled: Pooled,
     n_halves: int,
 ) -> Plan:
     """Choose sites and sums.
@@ -58,7 +58,7 @@ def make_plan(
     where proxies may still have to be fitted on them: without proxies, or where they are asked for by name.
 
     Args:
-        pooled: whether d x d sums of weight gradients are kept; None: exactly where no proxies are given.
+        pooled: which d x d sums of weight gradients are kept.
         n_halves: halves of the text that hold documents.
 
     Raises:
@@ -77,12 +77,11 @@ def make_plan(
     gradients = {layout.canonical(s) for s in residual} if "activation" in options.gradients else set()
     bases = _bases(layout, proxies, weights, gradients)
     by_shard = {layout.canonical(s) for s in select_sites(tuple(shard_sites), known)} if shard_sites else set()
-    keep_sums = proxies is None if pooled is None else pooled
     wanted = Wanted(
         activations=frozenset(activations),
         activation_gradients=frozenset(gradients),
         weights=frozenset(weights),
-        pooled=keep_sums,
+        pooled=pooled,
         controls=options.controls,
         bases=bases,
         by_shard=frozenset(by_shard),
@@ -93,7 +92,9 @@ def make_plan(
     )
     passes = 1 + len(options.extra_passes)
     summed = [(s, 1) for s in activations] + [(s, passes) for s in gradients]
-    summed += [(s, passes + len(options.controls)) for s in weights if keep_sums or s in by_shard]
+    for site in weights:
+        whole = pooled == "all" or site in by_shard
+        summed.append((site, passes * (whole or pooled == "effect") + len(options.controls) * whole))
     n_sums = n_halves * sum(n * (options.n_shards if s in by_shard else 1) for s, n in summed)
     names = tuple(dict.fromkeys((*residual, *inner, *weights)))
     return Plan(wanted, names, frozenset((*weights, *inner)), n_sums, n_sums * layout.d_model**2 * _BYTES)

@@ -1,6 +1,6 @@
 """Text for a capture: the model's own tokenizer, sequences, special tokens, and the size of a batch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -34,6 +34,18 @@ class PreparedText:
     n_with_bos: int
     n_doubled_bos: int
     tokenizer: str
+
+    @property
+    def halves(self) -> tuple[str, ...]:
+        """The halves that hold documents."""
+        return tuple(sorted({sequence.half for sequence in self.sequences.sequences}))
+
+    def restricted(self, half: str) -> "PreparedText":
+        """Only the documents of one half."""
+        kept = tuple(s for s in self.sequences.sequences if s.half == half)
+        documents = tuple(dict.fromkeys(s.document for s in kept))
+        n_tokens = sum(len(s) for s in kept)
+        return replace(self, sequences=SequenceSet(kept, documents, self.sequences.dropped, n_tokens))
 
 
 def find_tokenizer(model: Any) -> Any | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,9 +23,11 @@ from tl_aniso.weight_moments import (
     weighted_second_moment,
 )
 
-__all__ = ["Reducer", "Wanted"]
+__all__ = ["Pooled", "Reducer", "Wanted"]
 
 SINK_FACTOR = 10.0
+
+Pooled = Literal["all", "effect", "none"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Wanted:
         activations: activation sites whose moments are kept (residual ones by canonical name).
         activation_gradients: residual sites, by canonical name.
         weights: weight sites.
-        pooled: whether d x d sums of weight gradients are kept.
+        pooled: d x d sums of weight gradients: "all", the "effect" without its controls, or "none".
         controls: names of the closed-form controls of weight gradients.
         bases: gradient site -> orthonormal proxy basis, d x k, on the site's device; projected energies are kept.
         by_shard: sites whose d x d sums are kept by shard.
@@ -48,7 +51,7 @@ class Wanted:
     activations: frozenset[str] = frozenset()
     activation_gradients: frozenset[str] = frozenset()
     weights: frozenset[str] = frozenset()
-    pooled: bool = True
+    pooled: Pooled = "all"
     controls: tuple[str, ...] = ()
     bases: Mapping[str, Float[Tensor, "d k"]] = field(default_factory=dict)
     by_shard: frozenset[str] = frozenset()
@@ -209,7 +212,7 @@ class Reducer:
         basis = self.wanted.bases.get(site)
         if basis is not None:
             self._add_energy("weight_gradient", "none", site, *gradient_energy(rows, factor, basis))
-        if self._sums_wanted(site):
+        if self._sums_wanted(site, control=False):
             for part, key in self._parts("weight_gradient", "none", site):
                 values = None if factor.values is None else factor.values[part]
                 kernel = factor.kernel[part] if values is None else None
@@ -218,7 +221,7 @@ class Reducer:
             weights = control_weights(control, factor.norms, factor.total, self._carries)
             if basis is not None:
                 self._add_energy("weight_gradient", control, site, *control_energy(rows, weights, basis))
-            if self._sums_wanted(site):
+            if self._sums_wanted(site, control=True):
                 self._add_control_sums(control, site, rows, weights)
 
     def _add_control_sums(self, control: str, site: str, rows: Rows, weights: RowWeights) -> None:
@@ -227,8 +230,9 @@ class Reducer:
             values = rows.values[part]
             self._add_sum(key, values, weighted_second_moment(values, chosen, self._carries[part]))
 
-    def _sums_wanted(self, site: str) -> bool:
-        return self.wanted.pooled or site in self.wanted.by_shard
+    def _sums_wanted(self, site: str, *, control: bool) -> bool:
+        kept = ("all",) if control else ("all", "effect")
+        return self.wanted.pooled in kept or site in self.wanted.by_shard
 
     def _add_sum(self, key: SumKey, rows: Tensor, total: Tensor) -> None:
         try:

@@ -9,7 +9,7 @@ from tl_aniso.capturing.hooks import tapped
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.objectives import causal_head, causal_targets, shuffled_targets
 from tl_aniso.capturing.options import Options, check_options
-from tl_aniso.capturing.plan import Plan, check_size, make_plan
+from tl_aniso.capturing.plan import Plan, Pooled, check_size, make_plan
 from tl_aniso.capturing.prepare import PreparedText, default_batch_size, prepare_text
 from tl_aniso.capturing.provenance import describe
 from tl_aniso.capturing.reduce import Reducer
@@ -19,10 +19,10 @@ from tl_aniso.errors import TlAnisoError
 from tl_aniso.progress import say, track
 from tl_aniso.sites import UNEMBEDDING, UNEMBEDDING_INPUT
 from tl_aniso.subspace import TangentProxies
-from tl_aniso.text import Batch, SequenceSet, make_batches
+from tl_aniso.text import Batch, make_batches
 from tl_aniso.weight_moments import CONTROL_NAMES
 
-__all__ = ["capture"]
+__all__ = ["capture", "run_capture"]
 
 
 def capture(
@@ -50,8 +50,7 @@ def capture(
     seed: int = 0,
     progress: bool = True,
     tokenizer: Any = None,
-    pooled: bool | None = None,
-    halves: Sequence[str] = ("A", "B"),
+    pooled: Pooled | None = None,
 ) -> Capture:
     """Run documents through a model once and keep the sums that every later question needs.
 
@@ -85,8 +84,8 @@ def capture(
         seed: seed of permuted labels.
         progress: show the size, and progress with an estimate.
         tokenizer: the model's tokenizer, found by itself where the model was loaded from a path or id.
-        pooled: keep d x d sums of weight gradients; by default exactly where no proxies are given.
-        halves: which halves of the documents to run; proxies are fitted on "A" and measured on "B".
+        pooled: d x d sums of weight gradients: "all" of them, of the "effect" without its controls, or "none"; by
+            default "all" without proxies and "none" with them.
 
     Returns:
         A `Capture`.
@@ -123,7 +122,37 @@ def capture(
             f"the model is on {layout.device}, not on {device}; move it first with model.to({str(device)!r})"
         )
     prepared = prepare_text(model, layout, text, tokenizer=tokenizer, seq_len=seq_len, n_shards=n_shards)
-    prepared = _restrict(prepared, halves)
+    return run_capture(
+        model,
+        layout,
+        prepared,
+        options,
+        proxies=proxies,
+        sites=sites,
+        shard_sites=shard_sites,
+        batch_size=batch_size,
+        max_bytes=max_bytes,
+        pooled=pooled,
+        progress=progress,
+    )
+
+
+def run_capture(
+    model: Any,
+    layout: Layout,
+    prepared: PreparedText,
+    options: Options,
+    *,
+    proxies: TangentProxies | None = None,
+    sites: str | Sequence[str] | None = None,
+    shard_sites: str | Sequence[str] = (),
+    batch_size: int | None = None,
+    max_bytes: int | None = None,
+    pooled: Pooled | None = None,
+    progress: bool = True,
+    description: str = "capture",
+) -> Capture:
+    """`capture` on text that was prepared, and options that were checked, before."""
     plan = make_plan(
         layout,
         options,
@@ -131,23 +160,23 @@ def capture(
         proxies=proxies,
         shard_sites=[shard_sites] if isinstance(shard_sites, str) else shard_sites,
         special=prepared.special,
-        pooled=pooled,
-        n_halves=len({sequence.half for sequence in prepared.sequences.sequences}),
+        pooled=pooled or ("all" if proxies is None else "none"),
+        n_halves=len(prepared.halves),
     )
     say(
-        f"capture: {len(prepared.sequences.sequences)} sequences, {prepared.sequences.n_tokens} tokens; "
+        f"{description}: {len(prepared.sequences.sequences)} sequences, {prepared.sequences.n_tokens} tokens; "
         f"{plan.n_sums} sums of {layout.d_model} x {layout.d_model}, {plan.n_bytes / 1e6:.0f} MB",
         enabled=progress,
     )
     check_size(plan, max_bytes)
     size = default_batch_size(layout, prepared.seq_len) if batch_size is None else batch_size
     batches = make_batches(prepared.sequences.sequences, size)
-    sums = _run(layout, batches, options, plan, progress)
+    sums = _run(layout, batches, options, plan, progress, description)
     metadata = describe(layout, model, options, plan, prepared, proxies)
     return Capture(sums, metadata, layout.aliases)
 
 
-def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, progress: bool) -> Sums:
+def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, progress: bool, description: str) -> Sums:
     sums = Sums()
     reducer = Reducer(layout, plan.wanted, sums)
     backward = bool(plan.wanted.activation_gradients or plan.wanted.weights)
@@ -155,7 +184,7 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
     kernel = UNEMBEDDING in plan.wanted.weights
     needs_head = backward or UNEMBEDDING_INPUT in plan.wanted.activations
     with tapped(layout, reducer, gradients=backward, matrices=plan.matrices, dtype=options.autocast) as tap:
-        for batch in track(batches, "capture", total=len(batches), enabled=progress):
+        for batch in track(batches, description, total=len(batches), enabled=progress):
             on_device = dataclasses.replace(batch, ids=batch.ids.to(layout.device), mask=batch.mask.to(layout.device))
             targets = causal_targets(on_device.ids, on_device.mask)
             reducer.begin(on_device, targets)
@@ -179,17 +208,6 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
                 tap.backward(hidden, head.gradient, again=left + 1 < len(options.extra_passes))
             reducer.start_variant(MAIN)
     return sums
-
-
-def _restrict(prepared: PreparedText, halves: Sequence[str]) -> PreparedText:
-    """Only the documents of some halves."""
-    whole = prepared.sequences
-    kept = tuple(s for s in whole.sequences if s.half in halves)
-    if len(kept) == len(whole.sequences):
-        return prepared
-    documents = tuple(dict.fromkeys(s.document for s in kept))
-    n_tokens = sum(len(s) for s in kept)
-    return dataclasses.replace(prepared, sequences=SequenceSet(kept, documents, whole.dropped, n_tokens))
 
 
 def _device(device: Any) -> Any:
