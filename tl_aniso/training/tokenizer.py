@@ -87,7 +87,7 @@ def pack_windows(
         >>> pack_windows(["ab", "ab"], tokenizer, context=2).tolist()
         [[257, 0], [257, 0]]
     """
-    encoded = tokenizer(list(documents), add_special_tokens=False, verbose=False)["input_ids"]
+    encoded = _encoded(documents, tokenizer)
     stream = np.concatenate([np.zeros(0, np.int64), *([*ids, tokenizer.eos_token_id] for ids in encoded)])
     n_windows = len(stream) // context
     if n_windows == 0:
@@ -122,7 +122,7 @@ def measured_documents(
         >>> len(found), {len(ids) for ids in found}
         (8, {16})
     """
-    encoded = tokenizer(list(documents), add_special_tokens=False, verbose=False)["input_ids"]
+    encoded = _encoded(documents, tokenizer)
     starts = {document_hash(ids[:length]): ids[:length] for ids in encoded if len(ids) >= length}
     chosen: list[str] = []
     for half in ("A", "B"):
@@ -134,3 +134,9 @@ def measured_documents(
             )
         chosen += members[:per_half]
     return [np.asarray(starts[digest], dtype=np.int64) for digest in sorted(chosen)]
+
+
+def _encoded(documents: Iterable[str], tokenizer: PreTrainedTokenizerFast) -> list[list[int]]:
+    texts = list(documents)
+    # An empty batch is an IndexError inside the tokenizer.
+    return tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
