@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tl_aniso.energy import energy_null, energy_share
     from tl_aniso.errors import TlAnisoError
     from tl_aniso.isotropy import isoscore, isoscore_star, participation_ratio
-    from tl_aniso.measure import ablation_isotropy, tangent_energy
+    from tl_aniso.questions import ablation_isotropy, tangent_energy
     from tl_aniso.moments import Moments
     from tl_aniso.subspace import TangentProxies, TangentProxy, fit_tangent_proxies, normal_controls
 
@@ -42,7 +42,7 @@ _HOMES = {
     "TangentProxies": "tl_aniso.subspace",
     "TangentProxy": "tl_aniso.subspace",
     "TlAnisoError": "tl_aniso.errors",
-    "ablation_isotropy": "tl_aniso.measure",
+    "ablation_isotropy": "tl_aniso.questions.ask",
     "energy_null": "tl_aniso.energy",
     "energy_share": "tl_aniso.energy",
     "fit_tangent_proxies": "tl_aniso.subspace",
@@ -50,7 +50,7 @@ _HOMES = {
     "isoscore_star": "tl_aniso.isotropy",
     "normal_controls": "tl_aniso.subspace",
     "participation_ratio": "tl_aniso.isotropy",
-    "tangent_energy": "tl_aniso.measure",
+    "tangent_energy": "tl_aniso.questions.ask",
 }
 
 

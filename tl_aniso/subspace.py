@@ -219,18 +219,7 @@ class Fittable(Protocol):
 
 
 # What of a capture's metadata says where a plane comes from.
-_SOURCE_KEYS = (
-    "model",
-    "family",
-    "objective",
-    "revision",
-    "commit",
-    "step",
-    "tokens_seen",
-    "exclude",
-    "dtype",
-    "seed",
-)
+_SOURCE_OPTIONS = ("objective", "exclude", "seq_len", "dtype", "seed")
 
 
 def fit_tangent_proxies(
@@ -291,8 +280,8 @@ def fit_tangent_proxies(
     # Every rank is checked before the first eigendecomposition.
     ranks = {site: check_rank(default_rank(m.d) if rank is None else rank, m.d) for site, m in halves[0].items()}
     provenance = {
-        "sources": [{key: c.metadata[key] for key in _SOURCE_KEYS if key in c.metadata} for c in several],
-        "in_sample": any(capture.in_sample for capture in several),
+        "sources": [_source(c.metadata) for c in several],
+        "halves": sorted({half for c in several for half in getattr(c.fitting_half(), "halves", ())}),
         "estimator": "sklearn.decomposition.PCA",
         "pool": pool,
         "versions": {
@@ -319,6 +308,13 @@ def fit_tangent_proxies(
             )
         )
     return TangentProxies(proxies)
+
+
+def _source(metadata: Mapping[str, Any]) -> dict[str, object]:
+    """What a later reader must know about one checkpoint that was pooled."""
+    options = metadata.get("options", {})
+    known = {key: options[key] for key in _SOURCE_OPTIONS if key in options}
+    return {"model": metadata.get("model", "unknown"), **known}
 
 
 def _rank_of(estimator: Any) -> int | None:

@@ -1,0 +1,204 @@
+"""The two questions: does gradient energy concentrate in tangent directions, and does removing them help isotropy?"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tl_aniso.questions.ablation_rows import ABLATION_KINDS, ablation_rows
+from tl_aniso.questions.energy_rows import ENERGY_CONTROLS, energy_rows
+from tl_aniso.errors import TlAnisoError
+from tl_aniso.questions.frame import to_frame
+from tl_aniso.questions.source import Measured, measured
+from tl_aniso.results import AblationIsotropy, TangentEnergy
+from tl_aniso.statistics import holm
+from tl_aniso.subspace import TangentProxies
+
+__all__ = ["ablation_isotropy", "tangent_energy"]
+
+
+def tangent_energy(
+    model_or_capture: Any,
+    text: Any = None,
+    *,
+    proxies: TangentProxies | None = None,
+    rank: int | Sequence[int] | None = None,
+    gradients: str | Sequence[str] = "weight",
+    controls: str | Sequence[str] = ("input_energy", "sign_flip", "shuffled_g"),
+    n_controls: int = 999,
+    seed: int = 0,
+    **options: Any,
+) -> TangentEnergy:
+    """Share of gradient energy in tangent directions, R over the exact normal control, and excess over others.
+
+    ``E = tr(Q^T S Q) / tr(S)`` with S the uncentred second moment of gradient rows (of G^T G for weights) and Q a
+    tangent proxy; ``R = odds(E) / odds(k/d)``; ``excess = odds(E) / odds(E_control)``. See arXiv:2604.08764 and
+    ``docs/method.md``, sections 2 to 4. With a model and no proxies, a forward pass over one half of the documents
+    fits them and the other half is measured. R grows with width and length: read E beside it, and compare at equal
+    width and length only.
+
+    Args:
+        model_or_capture: a model with `text`, or a `Capture`.
+        text: as `capture` takes it.
+        proxies: known proxies; by default fitted on the documents' half A.
+        rank: of the proxies, or several ranks; min(16, d // 4) by default, at most d // 2.
+        gradients: "weight", "activation", or both.
+        controls: of weight gradients: "input_energy", "sign_flip", "shuffled_g", and "shuffled_labels" (a second
+            backward pass).
+        n_controls: planes for the Monte Carlo p-value; 0 for none, which also saves the d x d sums.
+        seed: of planes and permuted labels.
+        **options: of `capture` (``sites``, ``seq_len``, ``batch_size``, ``progress``, ...), with a model.
+
+    Returns:
+        A `TangentEnergy`; ``.frame`` has one row per (site, gradient, rank, measure, control).
+
+    Raises:
+        TlAnisoError: rank above d // 2, an unknown control, and all that `capture` raises.
+        UndefinedMeasureError: constant activations, or a gradient that is exactly zero, naming the site.
+
+    Example:
+        >>> import torch
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> from tl_aniso import tangent_energy
+        >>> config = LlamaConfig(vocab_size=40, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        ...                      num_attention_heads=2)
+        >>> documents = torch.randint(3, 40, (20, 24), generator=torch.Generator().manual_seed(0))
+        >>> result = tangent_energy(LlamaForCausalLM(config), documents, progress=False)
+        >>> sorted(result.frame["measure"].unique())
+        ['energy_share', 'excess', 'r_energy']
+    """
+    kinds = _kinds(gradients, ("activation", "weight"))
+    names = [controls] if isinstance(controls, str) else list(controls)
+    unknown = sorted(set(names) - set(ENERGY_CONTROLS))
+    if unknown:
+        raise TlAnisoError(f"controls holds {', '.join(unknown)}; known are {', '.join(ENERGY_CONTROLS)}")
+    if n_controls < 0:
+        raise TlAnisoError(f"n_controls must be 0 or more, got {n_controls}")
+    ranks = _ranks(rank)
+    found = measured(
+        model_or_capture,
+        text,
+        proxies=proxies,
+        rank=max(ranks) if ranks else None,
+        kinds=kinds,
+        controls=names,
+        sums="effect" if n_controls else "none",
+        seed=seed,
+        options=options,
+    )
+    rows = [
+        row
+        for site, kind in _sites(found, kinds)
+        for row in energy_rows(found, site, kind, ranks, names, n_controls=n_controls, seed=seed)
+    ]
+    return TangentEnergy(_adjusted(to_frame(rows)), found.notes)
+
+
+def ablation_isotropy(
+    model_or_capture: Any,
+    text: Any = None,
+    *,
+    proxies: TangentProxies | None = None,
+    rank: int | Sequence[int] | None = None,
+    gradients: str | Sequence[str] = ("activation", "weight"),
+    n_controls: int = 100,
+    zeta: float = 0.1,
+    target: Any = "scaled_identity",
+    order: Any = "remove_first",
+    space: Any = "complement",
+    seed: int = 0,
+    **options: Any,
+) -> AblationIsotropy:
+    """IsoScore* before, without the tangent plane, and without normal planes of the same rank.
+
+    Removes first and shrinks second, inside the space that is left (``docs/method.md``, section 5; IsoScore* of
+    Rudman and Eickhoff 2024; arXiv:2604.08764). Centred covariance for activations and their gradients, uncentred
+    second moment for weight gradients.
+
+    Args:
+        model_or_capture: a model with `text`, or a `Capture` with d x d sums.
+        text: as `capture` takes it.
+        proxies: known proxies; by default fitted on the documents' half A.
+        rank: of the proxies, or several ranks.
+        gradients: "activation", "weight", and "none" for the activations themselves.
+        n_controls: normal planes drawn per site.
+        zeta: weight of the shrinkage target, in 0 ... 1.
+        target: "scaled_identity" or "identity".
+        order: "remove_first" or "shrink_first".
+        space: "complement" or "ambient".
+        seed: of the normal planes.
+        **options: of `capture`, with a model.
+
+    Returns:
+        An `AblationIsotropy`; its docstring says what the rows of ``.frame`` hold.
+
+    Raises:
+        TlAnisoError: rank above d // 2, an unknown option, and all that `capture` raises.
+        UndefinedMeasureError: constant rows at a site.
+
+    Example:
+        >>> import torch
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> from tl_aniso import ablation_isotropy
+        >>> config = LlamaConfig(vocab_size=40, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+        ...                      num_attention_heads=2)
+        >>> documents = torch.randint(3, 40, (20, 24), generator=torch.Generator().manual_seed(0))
+        >>> result = ablation_isotropy(LlamaForCausalLM(config), documents, gradients="activation", progress=False)
+        >>> result.table().columns.tolist()
+        ['gradient', 'group', 'rank', 'before', 'without tangent', 'without normal', 'delta']
+    """
+    kinds = _kinds(gradients, ABLATION_KINDS)
+    ranks = _ranks(rank)
+    found = measured(
+        model_or_capture,
+        text,
+        proxies=proxies,
+        rank=max(ranks) if ranks else None,
+        kinds=kinds,
+        controls=(),
+        sums="effect",
+        seed=seed,
+        options=options,
+    )
+    settings = {"n_controls": n_controls, "zeta": zeta, "target": target, "order": order, "space": space, "seed": seed}
+    rows, few = [], []
+    for site, kind in _sites(found, kinds):
+        added, is_small = ablation_rows(found, site, kind, ranks, settings)
+        rows.extend(added)
+        few.extend([site] if is_small else [])
+    notes = found.notes
+    if few:
+        notes += (
+            f"{len(few)} sites have fewer than 20 d rows, where isotropy is biased low (isotropic rows score .66 at 2 d): "
+            "compare at equal numbers of rows only",
+        )
+    return AblationIsotropy(_adjusted(to_frame(rows)), notes)
+
+
+def _kinds(gradients: Any, known: tuple[str, ...]) -> tuple[str, ...]:
+    names = [gradients] if isinstance(gradients, str) else list(gradients)
+    unknown = [str(name) for name in names if name not in known]
+    if unknown or not names:
+        raise TlAnisoError(f"gradients holds {', '.join(unknown) or 'nothing'}; choose from {', '.join(known)}")
+    return tuple(name for name in known if name in names)
+
+
+def _ranks(rank: Any) -> tuple[int, ...] | None:
+    if rank is None:
+        return None
+    ranks = [rank] if isinstance(rank, int) else list(rank)
+    if not ranks or any(isinstance(r, bool) or not isinstance(r, int) for r in ranks):
+        raise TlAnisoError(f"rank must be an integer or a list of integers, got {rank!r}")
+    return tuple(sorted(set(ranks)))
+
+
+def _sites(found: Measured, kinds: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for kind in kinds:
+        for site in found.sites(kind):
+            yield site, kind
+
+
+def _adjusted(frame: Any) -> Any:
+    """Holm over sites, within each (gradient, rank, measure, control)."""
+    keys = ["gradient", "rank", "measure", "control"]
+    for _, rows in frame.groupby(keys, dropna=False).groups.items():
+        frame.loc[rows, "p_holm"] = holm(frame.loc[rows, "p_value"].to_numpy())
+    return frame

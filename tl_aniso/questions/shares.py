@@ -1,0 +1,112 @@
+"""Shares of gradient energy of one site, from projected energies or from d x d sums, with what is known per shard."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from tl_aniso.capturing.store import Capture
+from tl_aniso.capturing.sums import MAIN, Kind
+from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
+from tl_aniso.moments import Moments
+from tl_aniso.statistics import Interval, odds_ratio_interval, share_interval
+from tl_aniso.subspace import TangentProxy
+
+__all__ = ["Shares", "gradient_moments", "shares_of"]
+
+_NO_INTERVAL = Interval(float("nan"), float("nan"))
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Energy in a plane and in all, by shard where that is known.
+
+    Attributes:
+        selected: energy in the plane, one number a shard (one in all where shards were not kept apart).
+        total: energy in all directions, alike.
+        by_shard: whether the entries are shards.
+    """
+
+    selected: Float[np.ndarray, " shards"]
+    total: Float[np.ndarray, " shards"]
+    by_shard: bool
+
+    @property
+    def share(self) -> float:
+        """E of all shards together."""
+        return float(min(max(self.selected.sum() / self.total.sum(), 0.0), 1.0))
+
+    def interval(self) -> Interval:
+        """Jackknife interval of the share; NaN where shards were not kept apart."""
+        return share_interval(self.selected, self.total) if self.by_shard else _NO_INTERVAL
+
+    def excess_interval(self, control: "Shares") -> Interval:
+        """Paired jackknife interval of the odds ratio over a control."""
+        if not (self.by_shard and control.by_shard):
+            return _NO_INTERVAL
+        return odds_ratio_interval(self.selected, self.total, control.selected, control.total)
+
+
+def gradient_moments(
+    capture: Capture, kind: Kind, site: str, *, control: str = "none", variant: str = MAIN
+) -> Moments | None:
+    """The d x d second moment of a site's gradient or control, None where it was not kept."""
+    source = capture if variant == MAIN else capture.variants[variant]
+    if control != "none":
+        sites = capture.controls.get(control)
+    else:
+        sites = source.weight_gradients if kind == "weight_gradient" else source.activation_gradients
+    return sites.get(site) if sites is not None else None
+
+
+def shares_of(
+    capture: Capture,
+    kind: Kind,
+    site: str,
+    proxy: TangentProxy,
+    rank: int,
+    *,
+    control: str = "none",
+    variant: str = MAIN,
+) -> Shares | None:
+    """Energy of a site's gradient, or of a control, in the first `rank` directions of a proxy.
+
+    Projected energies serve where the capture projected on this very plane; else d x d sums, by shard if kept.
+
+    Returns:
+        None where the capture holds neither for this control or pass.
+
+    Raises:
+        UndefinedMeasureError: the gradient is exactly zero.
+        TlAnisoError: the capture projected on another plane and holds no d x d sums.
+    """
+    held = capture.metadata["options"]["proxies"].get(capture._aliases.get(site, site))
+    table = capture.energies(kind, site, control=control, variant=variant)
+    if table is not None and held == proxy.proxy_id:
+        by_shard = table.sum(0).numpy()
+        return _checked(by_shard[:, :rank].sum(1), by_shard[:, -1], True, site, control)
+    basis = proxy.basis[:, :rank]
+    parts = capture.shard_moments(kind, site, control=control, variant=variant)
+    moments = list(parts.values())
+    if not moments:
+        pooled = gradient_moments(capture, kind, site, control=control, variant=variant)
+        if pooled is None:
+            if table is not None:
+                raise TlAnisoError(
+                    f"the capture holds energies at {site} along the proxy {held}, not along {proxy.proxy_id}; capture "
+                    "again with these proxies, or with pooled='all'"
+                )
+            return None
+        moments = [pooled]
+    sums = [m.second_moment() * m.count for m in moments]
+    selected = np.array([float(((s @ basis) * basis).sum()) for s in sums])
+    total = np.array([float(s.trace()) for s in sums])
+    return _checked(selected, total, bool(parts), site, control)
+
+
+def _checked(selected: np.ndarray, total: np.ndarray, by_shard: bool, site: str, control: str) -> Shares:
+    if not total.sum() > 0:
+        what = "the gradient" if control == "none" else f"the control {control}"
+        raise UndefinedMeasureError(f"{what} at {site} is exactly zero, so it has no share in any direction")
+    # Float32 products leave energies a rounding error below zero or above the total.
+    return Shares(np.clip(selected, 0.0, total), total, by_shard)

@@ -1,0 +1,171 @@
+"""From a model or a capture to what a question needs: proxies, the measured half, and notes for the reader."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tl_aniso.capturing.bind import bind
+from tl_aniso.capturing.layout import Layout
+from tl_aniso.capturing.options import EXTRA_PASSES, Options, check_options
+from tl_aniso.capturing.prepare import PreparedText, prepare_text
+from tl_aniso.capturing.run import run_capture
+from tl_aniso.capturing.store import Capture
+from tl_aniso.errors import TextError, TlAnisoError
+from tl_aniso.sites import role_of
+from tl_aniso.subspace import TangentProxies, check_rank, fit_tangent_proxies
+from tl_aniso.weight_moments import CONTROL_NAMES
+
+__all__ = ["Measured", "measured"]
+
+# Options of a pass that both halves share, and their defaults, as `capture` has them.
+_RUN_OPTIONS = {"batch_size": None, "max_bytes": None, "progress": True}
+_CHECKED = {
+    "objective": None,
+    "unit": "sequence",
+    "basis": "own",
+    "exclude": ("special", "sink"),
+    "weight_exclude": (),
+    "n_shards": 8,
+    "dtype": None,
+}
+_TEXT_OPTIONS = {"seq_len": None, "tokenizer": None}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a question is answered from.
+
+    Attributes:
+        capture: restricted to the measured half.
+        proxies: frozen planes.
+        held_out: whether no measured document was used to fit the planes.
+        notes: for the reader of the result.
+    """
+
+    capture: Capture
+    proxies: TangentProxies
+    held_out: bool
+    notes: tuple[str, ...]
+
+    def sites(self, kind: str) -> tuple[str, ...]:
+        """Sites of the capture that hold rows of a kind and have a proxy."""
+        capture = self.capture
+        if kind == "weight":
+            wanted = [s for s in capture.sites if role_of(s) in ("reader", "writer", "embedding")]
+            return tuple(wanted)
+        held = capture.activation_gradients if kind == "activation" else capture.activations
+        return tuple(site for site in held if site in self.proxies)
+
+
+def measured(
+    model_or_capture: Any,
+    text: Any,
+    *,
+    proxies: TangentProxies | None,
+    rank: int | None,
+    kinds: Sequence[str],
+    controls: Sequence[str],
+    sums: Literal["effect", "none"],
+    seed: int,
+    options: dict[str, Any],
+) -> Measured:
+    """Proxies and the measured half, from a capture as it is or by running a model.
+
+    Raises:
+        TlAnisoError: options that do not belong here, or too high a rank, before anything runs.
+    """
+    if isinstance(model_or_capture, Capture):
+        if text is not None or options:
+            raise TlAnisoError(
+                f"a capture holds its text and options already; {', '.join(options) or 'text'} would be ignored. Pass a "
+                "model instead, or leave it out"
+            )
+        return _from_capture(model_or_capture, proxies, rank)
+    if text is None:
+        raise TextError("a model needs text to run on; pass text=..., or a Capture instead of the model")
+    layout = bind(model_or_capture)
+    if rank is not None:
+        check_rank(rank, layout.d_model)
+    unknown = sorted(set(options) - {*_RUN_OPTIONS, *_CHECKED, *_TEXT_OPTIONS, "sites", "shard_sites"})
+    if unknown:
+        raise TlAnisoError(f"unknown option {', '.join(unknown)}; see capture()")
+    checked = check_options(
+        gradients=[kind for kind in kinds if kind != "none"],
+        controls=[c for c in controls if c in CONTROL_NAMES] if "weight" in kinds else (),
+        extra_passes=[c for c in controls if c in EXTRA_PASSES],
+        keep_rows=0,
+        seed=seed,
+        **{name: options.get(name, default) for name, default in _CHECKED.items()},
+    )
+    words = {name: options.get(name, default) for name, default in _TEXT_OPTIONS.items()}
+    prepared = prepare_text(model_or_capture, layout, text, n_shards=checked.n_shards, **words)
+    return _from_model(model_or_capture, layout, prepared, checked, proxies, rank, kinds, sums, options)
+
+
+def _from_capture(capture: Capture, proxies: TangentProxies | None, rank: int | None) -> Measured:
+    if rank is not None:
+        check_rank(rank, capture.metadata["model"]["d_model"])
+    if proxies is None:
+        if not capture.fitting_half().activations:
+            raise TlAnisoError("the capture holds no activations to fit proxies on; pass the proxies it was made with")
+        proxies = fit_tangent_proxies(capture, rank)
+        half = capture.measuring_half()
+    else:
+        # Known planes are measured on the half they were not fitted on, where the capture has both.
+        half = capture.measuring_half()
+    return _described(half, proxies, ())
+
+
+def _from_model(
+    model: Any,
+    layout: Layout,
+    prepared: PreparedText,
+    checked: Options,
+    proxies: TangentProxies | None,
+    rank: int | None,
+    kinds: Sequence[str],
+    sums: Literal["effect", "none"],
+    options: dict[str, Any],
+) -> Measured:
+    run = {name: options.get(name, default) for name, default in _RUN_OPTIONS.items()}
+    sites = options.get("sites")
+    if sites is None:
+        wanted = {"weight": layout.weight_sites, "activation": layout.residual_sites, "none": layout.residual_sites}
+        sites = [site for kind in kinds for site in wanted[kind]]
+    whole = len(prepared.halves) < 2
+    if proxies is None:
+        fitted_on = prepared if whole else prepared.restricted("A")
+        forward = dataclasses.replace(checked, gradients=(), extra_passes=())
+        capture = run_capture(model, layout, fitted_on, forward, sites=sites, description="fitting", **run)
+        proxies = fit_tangent_proxies(capture, rank)
+    capture = run_capture(
+        model,
+        layout,
+        prepared if whole else prepared.restricted("B"),
+        checked,
+        proxies=proxies,
+        sites=sites,
+        shard_sites=options.get("shard_sites", ()),
+        pooled=sums,
+        description="measuring",
+        **run,
+    )
+    return _described(capture, proxies, ())
+
+
+def _described(capture: Capture, proxies: TangentProxies, notes: tuple[str, ...]) -> Measured:
+    fitted = {half for proxy in proxies.values() for half in _fitted_halves(proxy.provenance)}
+    held_out = bool(fitted) and not fitted & set(capture.halves)
+    if not held_out:
+        notes += (
+            "in-sample: the planes were fitted on documents that are measured too (or it is not known which), so shares "
+            "are biased upward; give more than one document",
+        )
+    notes += tuple(dict.fromkeys(note for proxy in proxies.values() for note in proxy.notes))[:5]
+    return Measured(capture, proxies, held_out, notes)
+
+
+def _fitted_halves(provenance: Any) -> Sequence[str]:
+    halves = provenance.get("halves", ())
+    return list(halves) if isinstance(halves, list | tuple) else []

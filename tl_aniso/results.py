@@ -1,0 +1,165 @@
+"""Frozen results: a tidy table, a reading in words, a figure."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tl_aniso.errors import UndefinedMeasureError
+
+__all__ = ["AblationIsotropy", "Result", "TangentEnergy", "geometric_mean", "group_of"]
+
+
+def geometric_mean(values: Any) -> float:
+    """Geometric mean of positive numbers; NaN for none.
+
+    Example:
+        >>> geometric_mean([2.0, 8.0])
+        4.0
+    """
+    known = np.asarray(values, dtype=np.float64)
+    known = known[np.isfinite(known)]
+    return float(np.exp(np.log(known).mean())) if len(known) and (known > 0).all() else float("nan")
+
+
+def group_of(site: str) -> str:
+    """The group of sites that a table averages over: readers and writers of blocks, residual, (un)embedding.
+
+    Example:
+        >>> group_of("blocks.0.attn.W_Q"), group_of("blocks.0.mlp.W_out"), group_of("unembed.W_U")
+        ('readers', 'writers', 'unembedding')
+    """
+    if site.startswith("unembed"):
+        return "unembedding"
+    if site.startswith("embed"):
+        return "embedding"
+    if site.endswith((".input", ".output")):
+        return "inputs and outputs"
+    if ".hook_resid_" in site:
+        return "residual stream"
+    return "writers" if site.endswith(("W_O", "W_out")) else "readers"
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What all results share.
+
+    Attributes:
+        notes: what a reader must know before reading the numbers (in-sample, ranks that shrank, few rows).
+    """
+
+    _frame: pd.DataFrame
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The tidy table, one row per (site, gradient, rank, measure, control); a copy."""
+        return self._frame.copy()
+
+    def table(self) -> pd.DataFrame:
+        """The short table that `summary` prints."""
+        raise NotImplementedError
+
+    def summary(self) -> str:
+        """The short table and the notes, as plain text."""
+        text = self.table().to_string(index=False, float_format=lambda v: f"{v:.3g}", na_rep="-")
+        return "\n".join((text, *(f"note: {note}" for note in self.notes)))
+
+    def to_latex(self) -> str:
+        """The short table as a LaTeX tabular."""
+        return self.table().to_latex(index=False, float_format="%.3g", na_rep="--", escape=True)
+
+    def plot(self) -> Any:
+        """An interactive plotly figure of the result by layer."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<p>note: {_escaped(note)}</p>" for note in self.notes)
+        return self.table().to_html(index=False, float_format=lambda v: f"{v:.3g}", na_rep="–", escape=True) + notes
+
+    def _measure(self, measure: str) -> pd.DataFrame:
+        rows = self._frame[self._frame["measure"] == measure].copy()
+        if rows.empty:
+            raise UndefinedMeasureError(f"the result holds no {measure}")
+        rows["group"] = rows["site"].map(group_of)
+        return rows
+
+
+@dataclass(frozen=True, eq=False)
+class TangentEnergy(Result):
+    """Gradient energy in tangent directions, against the exact normal control and against every other control.
+
+    Rows of the frame, by measure:
+
+    * ``energy_share``, control ``none``: E with its exact normal null, z, p-value (planes from all of R^d) and
+      jackknife interval; with another control, ``control_value`` is that control's E.
+    * ``r_energy``: odds(E) / odds(k/d), the ratio to the mean normal plane; against ``normal`` the control is 1 by
+      definition, against another control ``control_value`` is the R that the control alone would give.
+    * ``excess``: odds(E) / odds(E of the control); 1 where the control explains all of it.
+    """
+
+    def table(self) -> pd.DataFrame:
+        """Geometric means of R, mean E, and median excess, by gradient, group and rank."""
+        ratio = self._measure("r_energy")
+        share = self._measure("energy_share")
+        keys = ["gradient", "group", "rank"]
+        effect = ratio[ratio["control"] == "normal"].groupby(keys, sort=False)["value"].agg(geometric_mean)
+        table = pd.DataFrame({"R": effect})
+        table.insert(0, "E", share[share["control"] == "none"].groupby(keys, sort=False)["value"].mean())
+        for control in ratio["control"].unique():
+            if control != "normal":
+                rows = ratio[ratio["control"] == control].groupby(keys, sort=False)
+                table[f"R {control}"] = rows["control_value"].agg(geometric_mean)
+        excess = self._frame[self._frame["measure"] == "excess"].copy()
+        if not excess.empty:
+            excess["group"] = excess["site"].map(group_of)
+            for control in excess["control"].unique():
+                rows = excess[excess["control"] == control].groupby(keys, sort=False)
+                table[f"excess {control}"] = rows["value"].median()
+        return table.reset_index()
+
+    def plot(self) -> Any:
+        """R by layer for every site, with the R of each control beside it."""
+        from tl_aniso.viz.figures import energy_by_layer
+
+        return energy_by_layer(self._frame)
+
+
+@dataclass(frozen=True, eq=False)
+class AblationIsotropy(Result):
+    """Isotropy before and after removing the tangent plane, against removing normal planes of the same rank.
+
+    Rows of the frame, by measure (``gradient`` is ``none`` for the activations themselves):
+
+    * ``isoscore`` and ``isoscore_star``, control ``none``: the score before any removal.
+    * ``isoscore`` and ``isoscore_star``, control ``normal``: ``value`` without the tangent plane, ``control_value``
+      and ``null_mean`` the mean without a normal plane, ``null_std`` its spread over draws, z and p-value.
+    * ``delta_isoscore_star``, control ``normal``: without tangent minus mean without normal.
+    * ``participation_ratio``, control ``none``: tr(C)^2 / tr(C^2) before any removal.
+    """
+
+    def table(self) -> pd.DataFrame:
+        """Mean IsoScore* before, without tangent and without normal, by gradient, group and rank."""
+        rows = self._measure("isoscore_star")
+        rows["gradient"] = rows["gradient"].replace("none", "(activations)")
+        keys = ["gradient", "group", "rank"]
+        before = rows[rows["control"] == "none"].groupby(keys, sort=False)["value"].mean()
+        after = rows[rows["control"] == "normal"].groupby(keys, sort=False)
+        table = pd.DataFrame({"before": before})
+        table["without tangent"] = after["value"].mean()
+        table["without normal"] = after["control_value"].mean()
+        table["delta"] = table["without tangent"] - table["without normal"]
+        return table.reset_index()
+
+    def plot(self) -> Any:
+        """IsoScore* by layer: before, without tangent, without normal with its band."""
+        from tl_aniso.viz.figures import isotropy_by_layer
+
+        return isotropy_by_layer(self._frame)
+
+
+def _escaped(text: str) -> str:
+    from html import escape
+
+    return escape(text)
