@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ __all__ = ["Capture", "SiteMoments", "Variant"]
 
 
 class SiteMoments(Mapping[str, Moments]):
-    """Moments by site; residual sites that carry one tensor answer under both names."""
+    """Moments by site; residual sites that carry one tensor answer under both names.
+
+    Halves and shards are added up when a site is asked for, so that looking at one does not copy all.
+    """
 
     def __init__(
-        self, moments: dict[str, Moments], names: tuple[str, ...], aliases: Mapping[str, str], what: str
+        self, moments: Mapping[str, list[Moments]], names: tuple[str, ...], aliases: Mapping[str, str], what: str
     ) -> None:
         self._moments = moments
         self._names = tuple(n for n in names if aliases.get(n, n) in moments)
@@ -24,12 +28,20 @@ class SiteMoments(Mapping[str, Moments]):
         self._what = what
 
     def __getitem__(self, site: str) -> Moments:
-        found = self._moments.get(self._aliases.get(site, site))
-        if found is None:
+        parts = self._moments.get(self._aliases.get(site, site))
+        if not parts:
+            near = get_close_matches(str(site), self._names, n=4, cutoff=0.3)
             raise MissingSiteError(
-                f"the capture holds no {self._what} of {site!r}; it holds {len(self._moments)} sites"
+                f"the capture holds no {self._what} of {site!r}; near matches among its {len(self._names)} sites: "
+                f"{', '.join(near) or 'none'}"
             )
+        found = parts[0].copy()
+        for part in parts[1:]:
+            found.merge(part)
         return found
+
+    def __contains__(self, site: object) -> bool:
+        return site in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -124,8 +136,9 @@ class Capture:
     @property
     def variants(self) -> dict[str, Variant]:
         """The extra passes: name -> gradients."""
-        names = {key.variant for key in (*self._sums.moments, *self._sums.energies)} - {MAIN}
-        return {name: Variant(self, name, self._halves) for name in sorted(names)}
+        names = {key.variant for key in self._sums.moments} | {key.variant for key in self._sums.energies}
+        names -= {MAIN}
+        return {name: Variant(self, name, self._halves) for name in sorted(names - {MAIN})}
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -134,9 +147,9 @@ class Capture:
 
     @property
     def loss(self) -> float:
-        """Mean loss per predicted token, in nats; NaN where no loss was computed."""
-        targets = self._sums.tallies.get("targets", 0)
-        return self._sums.tallies["loss"] / targets if targets else float("nan")
+        """Mean loss per predicted token over the halves looked at, in nats; NaN where no loss was computed."""
+        targets = self._tallied("targets")
+        return self._tallied(f"loss|{MAIN}") / targets if targets else float("nan")
 
     # -- halves ------------------------------------------------------------------------------------------------
 
@@ -198,14 +211,17 @@ class Capture:
     def excluded_share(self, site: str) -> float:
         """Share of rows that the filters left out at a residual site; NaN where none was seen."""
         name = self._aliases.get(site, site)
-        rows = self._sums.tallies.get(f"rows|{name}", 0)
-        return 1 - self._sums.tallies[f"rows_kept|{name}"] / rows if rows else float("nan")
+        rows = self._tallied(f"rows|{name}")
+        return 1 - self._tallied(f"rows_kept|{name}") / rows if rows else float("nan")
 
     def excluded_energy_share(self, site: str) -> float:
         """Share of the squared norm of a residual site's rows that the filters left out; NaN where none was seen."""
         name = self._aliases.get(site, site)
-        energy = self._sums.tallies.get(f"energy|{name}", 0)
-        return 1 - self._sums.tallies[f"energy_kept|{name}"] / energy if energy else float("nan")
+        energy = self._tallied(f"energy|{name}")
+        return 1 - self._tallied(f"energy_kept|{name}") / energy if energy else float("nan")
+
+    def _tallied(self, name: str) -> float:
+        return sum(self._sums.tallies.get(f"{name}|{half}", 0.0) for half in self._halves)
 
     # -- provenance, merging and files -------------------------------------------------------------------------
 
@@ -228,13 +244,17 @@ class Capture:
         """One capture of the documents of both.
 
         Raises:
-            MergeError: another model or other options, or a document that both hold.
+            MergeError: another model or other options, other halves, or a document that both hold.
         """
+        if self._halves != other._halves:
+            raise MergeError(
+                f"one capture shows half {' and '.join(self._halves)}, the other {' and '.join(other._halves)}; merge "
+                "whole captures, then take a half"
+            )
         for part in ("format_version", "model", "options"):
             if self._metadata[part] != other._metadata[part]:
-                raise MergeError(
-                    f"captures of unlike runs: {part} differs: {_difference(self._metadata[part], other._metadata[part])}"
-                )
+                how = _difference(self._metadata[part], other._metadata[part])
+                raise MergeError(f"captures of unlike runs: {part} differs: {how}")
         mine, theirs = self._metadata["text"], other._metadata["text"]
         shared = sorted(set(mine["documents"]) & set(theirs["documents"]))
         if shared:
@@ -256,7 +276,7 @@ class Capture:
             The directory.
 
         Raises:
-            TlAnisoError: the path exists.
+            TlAnisoError: the path exists, or cannot be written.
         """
         from tl_aniso.capturing.files import save_capture
 
@@ -274,13 +294,14 @@ class Capture:
         return load_capture(Path(directory))
 
     def _site_moments(self, variant: str, kind: Kind, control: str, halves: tuple[str, ...]) -> SiteMoments:
-        moments = dict(self._sums.pooled(variant, kind, control, halves))
+        moments = self._sums.parts(variant, kind, control, halves)
         what = kind.replace("_", " ") + ("" if control == "none" else f" control {control}")
         return SiteMoments(moments, tuple(dict.fromkeys((*self.sites, *moments))), self._aliases, what)
 
     def __repr__(self) -> str:
         model, text = self._metadata["model"], self._metadata["text"]
-        return f"Capture({model['name']}, {len(text['documents'])} documents, {len(self.sites)} sites, step {model['step']})"
+        held = f"{len(text['documents'])} documents, {len(self.sites)} sites"
+        return f"Capture({model['name']}, {held}, step {model['step']})"
 
 
 def _added(mine: Any, theirs: Any) -> Any:

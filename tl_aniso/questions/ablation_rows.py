@@ -28,8 +28,8 @@ def ablation_rows(
     moments = _moments(found, site, gradient)
     if moments is None:
         raise TlAnisoError(
-            f"the capture holds no d x d sums at {site} for gradients={gradient!r}; capture again without proxies, or with "
-            "pooled='effect'"
+            f"the capture holds no d x d sums at {site} for gradients={gradient!r}; capture again without proxies, or "
+            "with pooled='effect'"
         )
     try:
         matrix = moments.second_moment() if gradient == "weight" else moments.covariance()

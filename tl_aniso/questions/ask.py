@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tl_aniso.errors import TlAnisoError
 from tl_aniso.questions.ablation_rows import ABLATION_KINDS, ablation_rows
 from tl_aniso.questions.energy_rows import ENERGY_CONTROLS, energy_rows
-from tl_aniso.errors import TlAnisoError
 from tl_aniso.questions.frame import to_frame
 from tl_aniso.questions.source import Measured, measured
 from tl_aniso.results import AblationIsotropy, TangentEnergy
@@ -167,8 +167,8 @@ def ablation_isotropy(
     notes = found.notes
     if few:
         notes += (
-            f"{len(few)} sites have fewer than 20 d rows, where isotropy is biased low (isotropic rows score .66 at 2 d): "
-            "compare at equal numbers of rows only",
+            f"{len(few)} sites have fewer than 20 d rows, where isotropy is biased low (isotropic rows score .66 at "
+            "2 d): compare at equal numbers of rows only",
         )
     return AblationIsotropy(_adjusted(to_frame(rows)), notes)
 

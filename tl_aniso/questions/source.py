@@ -19,8 +19,8 @@ from tl_aniso.weight_moments import CONTROL_NAMES
 __all__ = ["Measured", "measured"]
 
 # Options of a pass that both halves share, and their defaults, as `capture` has them.
-_RUN_OPTIONS = {"batch_size": None, "max_bytes": None, "progress": True}
-_CHECKED = {
+_RUN_OPTIONS: dict[str, Any] = {"batch_size": None, "max_bytes": None, "progress": True}
+_CHECKED: dict[str, Any] = {
     "objective": None,
     "unit": "sequence",
     "basis": "own",
@@ -29,7 +29,7 @@ _CHECKED = {
     "n_shards": 8,
     "dtype": None,
 }
-_TEXT_OPTIONS = {"seq_len": None, "tokenizer": None}
+_TEXT_OPTIONS: dict[str, Any] = {"seq_len": None, "tokenizer": None}
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def measured(
     if isinstance(model_or_capture, Capture):
         if text is not None or options:
             raise TlAnisoError(
-                f"a capture holds its text and options already; {', '.join(options) or 'text'} would be ignored. Pass a "
-                "model instead, or leave it out"
+                f"a capture holds its text and options already; {', '.join(options) or 'text'} would be ignored. Pass "
+                "a model instead, or leave it out"
             )
         return _from_capture(model_or_capture, proxies, rank)
     if text is None:
@@ -159,8 +159,8 @@ def _described(capture: Capture, proxies: TangentProxies, notes: tuple[str, ...]
     held_out = bool(fitted) and not fitted & set(capture.halves)
     if not held_out:
         notes += (
-            "in-sample: the planes were fitted on documents that are measured too (or it is not known which), so shares "
-            "are biased upward; give more than one document",
+            "in-sample: the planes were fitted on documents that are measured too (or it is not known on which), so "
+            "shares are biased upward; give more than one document",
         )
     notes += tuple(dict.fromkeys(note for proxy in proxies.values() for note in proxy.notes))[:5]
     return Measured(capture, proxies, held_out, notes)
