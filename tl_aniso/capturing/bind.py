@@ -13,6 +13,7 @@ from tl_aniso.errors import ModelError
 __all__ = ["SUPPORTED_CLASSES", "bind"]
 
 _OLDEST_BRIDGE = 4
+_WEIGHT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def bind(model: Any) -> Layout:
@@ -150,7 +151,11 @@ def _layout(
     blocks: list[Block],
     wrapper: str,
 ) -> Layout:
-    weight: Any = embed.weight
+    weight = getattr(embed, "weight", None)
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
+        raise ModelError(
+            f"the embedding of {type(model).__name__} holds no plain weight; is the model quantised? Load it without"
+        )
     return Layout(
         root=model,
         backbone=backbone,
@@ -181,10 +186,12 @@ def _check_bridge_version() -> None:
 
 def _check_weights(layout: Layout) -> None:
     for site, weight in layout.weights():
-        if not isinstance(weight, nn.Parameter) or not weight.is_floating_point() or weight.dim() != 2:
+        # A subclass of Parameter is how quantised weights pass for floating-point ones.
+        if type(weight) is not nn.Parameter or weight.dtype not in _WEIGHT_TYPES or weight.dim() != 2:
+            found = str(weight.dtype) if isinstance(weight, torch.Tensor) else "no tensor at all"
             raise ModelError(
-                f"the weight at {site} is quantised ({getattr(weight, 'dtype', type(weight).__name__)}); gradients need "
-                "floating-point weights: load the model without quantisation, or dequantise it"
+                f"the weight at {site} is quantised or not a plain parameter ({type(weight).__name__}, {found}); "
+                "gradients need floating-point weights: load the model without quantisation, or dequantise it"
             )
         if weight.dtype == torch.float16:
             raise ModelError(
@@ -193,8 +200,8 @@ def _check_weights(layout: Layout) -> None:
             )
         if weight.is_inference():
             raise ModelError(
-                f"the weight at {site} was made under torch.inference_mode(), where no gradient can pass; load the model "
-                "outside of it"
+                f"the weight at {site} was made under torch.inference_mode(), where no gradient can pass; load the "
+                "model outside of it"
             )
         if weight.device.type == "meta":
             raise ModelError(f"the weight at {site} is on the meta device: it was never loaded")

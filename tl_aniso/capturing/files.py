@@ -1,8 +1,9 @@
 """Captures on disk: one directory of safetensors and JSON, written under a temporary name and renamed."""
 
+import hashlib
 import json
 import shutil
-import tempfile
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,18 @@ def save_capture(capture: Capture, directory: Path) -> Path:
         "tallies": capture._sums.tallies,
         "moments": moments,
     }
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}")
     try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        temporary.mkdir()
         save_file(tensors, temporary / _TENSORS)
+        document["sha256"] = _checksum(document, temporary / _TENSORS)
         (temporary / _METADATA).write_text(json.dumps(document, indent=1), encoding="utf-8")
         temporary.rename(directory)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError | SafetensorError):
+            raise TlAnisoError(f"the capture could not be written to {directory}: {error}") from error
         raise
     return directory
 
@@ -63,18 +68,33 @@ def load_capture(directory: Path) -> Capture:
             raise TlAnisoError(
                 f"{directory} has format {found}; this version of tl_aniso reads format {FORMAT_VERSION}"
             )
-        tensors = load_file(directory / _TENSORS)
-        sums = Sums()
-        for text, kept in document["moments"].items():
-            scatter = tensors[f"scatter|{text}"]
-            mean = tensors.get(f"mean|{text}", torch.zeros(scatter.shape[0])) if kept["centred"] else None
-            sums.moments[SumKey.parse(text)] = Moments.from_sums(kept["count"], mean, scatter, eps=kept["eps"])
-        for name, table in tensors.items():
-            if name.startswith("energy|"):
-                sums.energies[EnergyKey.parse(name.removeprefix("energy|"))] = table
-        sums.tallies = document["tallies"]
-        return Capture(sums, document["metadata"], document["aliases"], tuple(document["halves"]))
+        if document.pop("sha256") != _checksum(document, directory / _TENSORS):
+            raise TlAnisoError(f"the capture in {directory} is damaged: its files are not as they were written")
+        return _restored(document, load_file(directory / _TENSORS))
     except FileNotFoundError as error:
         raise TlAnisoError(f"{directory} holds no capture ({error.filename} is missing)") from error
-    except (json.JSONDecodeError, SafetensorError, KeyError, ValueError) as error:
+    except OSError as error:
+        raise TlAnisoError(f"the capture in {directory} cannot be read: {error}") from error
+    except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise TlAnisoError(f"the capture in {directory} is damaged: {error}") from error
+
+
+def _restored(document: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Capture:
+    sums = Sums()
+    for text, kept in document["moments"].items():
+        scatter = tensors[f"scatter|{text}"]
+        mean = tensors.get(f"mean|{text}", torch.zeros(scatter.shape[0])) if kept["centred"] else None
+        sums.moments[SumKey.parse(text)] = Moments.from_sums(kept["count"], mean, scatter, eps=kept["eps"])
+    for name, table in tensors.items():
+        if name.startswith("energy|"):
+            sums.energies[EnergyKey.parse(name.removeprefix("energy|"))] = table
+    sums.tallies = document["tallies"]
+    return Capture(sums, document["metadata"], document["aliases"], tuple(document["halves"]))
+
+
+def _checksum(document: dict[str, Any], tensors: Path) -> str:
+    """Of both files: safetensors alone would not notice a changed byte, nor sums that belong to another run."""
+    with tensors.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256")
+    digest.update(json.dumps(document, sort_keys=True).encode())
+    return digest.hexdigest()

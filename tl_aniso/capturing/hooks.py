@@ -6,7 +6,7 @@ output of the embedding, so that no parameter gradient is ever computed.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -24,15 +24,20 @@ __all__ = ["Consumer", "Tap", "tapped"]
 class Consumer(Protocol):
     """What receives the tensors of one batch; it must not keep them beyond the batch."""
 
-    def residual(self, site: str, value: Float[Tensor, "batch length d"]) -> None: ...
+    def residual(self, site: str, value: Float[Tensor, "batch length d"]) -> None:
+        """A value of the residual stream."""
 
-    def residual_gradient(self, site: str, gradient: Float[Tensor, "batch length d"]) -> None: ...
+    def residual_gradient(self, site: str, gradient: Float[Tensor, "batch length d"]) -> None:
+        """The loss' gradient with respect to that value."""
 
-    def matrix(self, matrix: Matrix, inputs: Float[Tensor, "..."], outputs: Float[Tensor, "..."]) -> None: ...
+    def matrix(self, matrix: Matrix, inputs: Float[Tensor, "..."], outputs: Float[Tensor, "..."]) -> None:
+        """What a matrix was given and what it made of it."""
 
-    def matrix_gradient(self, matrix: Matrix, inputs: Float[Tensor, "..."], gradient: Float[Tensor, "..."]) -> None: ...
+    def matrix_gradient(self, matrix: Matrix, inputs: Float[Tensor, "..."], gradient: Float[Tensor, "..."]) -> None:
+        """The same input, and the loss' gradient with respect to the output."""
 
-    def embedding_gradient(self, gradient: Float[Tensor, "batch length d"]) -> None: ...
+    def embedding_gradient(self, gradient: Float[Tensor, "batch length d"]) -> None:
+        """The loss' gradient with respect to the output of the embedding."""
 
 
 class Tap:
@@ -58,8 +63,7 @@ class Tap:
         Raises:
             SiteError: a site delivered nothing, or more than once.
         """
-        self._counts.clear()
-        self._leaf = None
+        self._reset()
         with torch.set_grad_enabled(self._gradients):
             output = self._layout.backbone(input_ids=ids, use_cache=False)
         hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state
@@ -116,6 +120,10 @@ class Tap:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._counts.clear()
         self._leaf = None
 
     def _make_leaf(self, _module: nn.Module, _args: Any, output: Tensor) -> Tensor:
@@ -143,7 +151,7 @@ class Tap:
                 self._counts[site] += 1
                 self._consumer.residual_gradient(site, _finite(gradient, site))
 
-            value.register_hook(received)
+            _on_gradient(value, received, site)
 
     def _watch_matrix(self, matrix: Matrix) -> None:
         name = "+".join(matrix.sites)
@@ -165,7 +173,7 @@ class Tap:
                 self._counts[name] += 1
                 self._consumer.matrix_gradient(matrix, inputs, _finite(gradient, name))
 
-            output.register_hook(received)
+            _on_gradient(output, received, name)
 
         self._handles.append(matrix.module.register_forward_hook(after, with_kwargs=True))
 
@@ -227,6 +235,15 @@ def _first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> T
         if isinstance(value, Tensor) and value.is_floating_point():
             return value
     raise SiteError(f"the module at {site} was called without a tensor")
+
+
+def _on_gradient(value: Tensor, received: Callable[[Tensor], None], site: str) -> None:
+    if not value.requires_grad:
+        raise SiteError(
+            f"no gradient reaches {site}: its value is cut off from the embedding (by a hook that replaces or detaches "
+            "the residual stream, or a module that runs under no_grad)"
+        )
+    value.register_hook(received)
 
 
 def _finite(gradient: Tensor, site: str) -> Tensor:

@@ -7,6 +7,7 @@ replaces its modules in place, so the same forward pass runs both; only the path
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -143,17 +144,19 @@ class Layout:
         """Residual site -> the site whose sums it shares."""
         return {site: self.canonical(site) for site in self.residual_sites}
 
-    def weights(self) -> Iterable[tuple[str, Tensor]]:
-        """Names and values of the matrices that are measured, fused ones once."""
+    def weights(self) -> Iterable[tuple[str, Any]]:
+        """Names and weights of the matrices that are measured, fused ones once."""
         for matrix in self.matrices:
-            yield "+".join(matrix.sites), matrix.module.weight  # type: ignore[misc]
-        yield EMBEDDING, self.embed.weight  # type: ignore[misc]
+            # Quantised linear modules may have no weight, or a method of that name; who reads them has to say so.
+            yield "+".join(matrix.sites), getattr(matrix.module, "weight", None)
+        yield EMBEDDING, getattr(self.embed, "weight", None)
 
     @property
     def device(self) -> torch.device:
         """Where the embedding, and so the ids, live."""
-        weight = self.embed.weight
-        return weight.device  # type: ignore[return-value,union-attr]
+        weight: Any = self.embed.weight
+        found: torch.device = weight.device
+        return found
 
 
 def block_matrices(

@@ -50,10 +50,10 @@ def check_options(
     basis: str,
     exclude: Any,
     weight_exclude: Any,
-    keep_rows: int,
-    n_shards: int,
+    keep_rows: Any,
+    n_shards: Any,
     dtype: Any,
-    seed: int,
+    seed: Any,
 ) -> Options:
     """Turn a user's arguments into `Options`.
 
@@ -68,6 +68,8 @@ def check_options(
         raise TlAnisoError(f"keep_rows={keep_rows} is not supported; captures keep sums only (keep_rows=0)")
     if not isinstance(n_shards, int) or n_shards < 1:
         raise TlAnisoError(f"n_shards must be an integer of at least 1, got {n_shards!r}")
+    if not isinstance(seed, int):
+        raise TlAnisoError(f"seed must be an integer, got {seed!r}")
     name = str(dtype).removeprefix("torch.") if dtype is not None else "float32"
     if name not in _DTYPES:
         raise TlAnisoError(f"dtype {dtype!r} is not supported; use one of {', '.join(_DTYPES)} (autocast)")
@@ -83,14 +85,16 @@ def check_options(
         weight_exclude=_known(weight_exclude, _FILTERS[:1], "weight_exclude"),
         n_shards=n_shards,
         dtype=name,
-        seed=int(seed),
+        seed=seed,
     )
 
 
 def _known(values: Any, known: tuple[str, ...], argument: str) -> tuple[str, ...]:
-    names: Iterable[Any] = (values,) if isinstance(values, str) else (values or ())
-    chosen = set(names)
-    unknown = sorted(str(name) for name in chosen if name not in known)
+    names: Any = (values,) if isinstance(values, str) else (values or ())
+    if not isinstance(names, Iterable):
+        raise TlAnisoError(f"{argument} must be a name or several, got {values!r}; known are {', '.join(known)}")
+    chosen = {str(name) for name in names}
+    unknown = sorted(chosen.difference(known))
     if unknown:
         raise TlAnisoError(f"{argument} holds {', '.join(unknown)}; known are {', '.join(known)}")
     return tuple(name for name in known if name in chosen)

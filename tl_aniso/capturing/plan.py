@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import psutil
 import torch
@@ -65,6 +66,8 @@ def make_plan(
         SiteError: an unknown site, or a site without a proxy.
         TlAnisoError: proxies of another width.
     """
+    if pooled not in get_args(Pooled):
+        raise TlAnisoError(f"pooled must be one of {', '.join(get_args(Pooled))}, got {pooled!r}")
     known = (*layout.residual_sites, *layout.weight_sites, *layout.matrix_sites)
     chosen = select_sites(sites, known)
     matrices = [s for s in chosen if role_of(s) in ("reader", "writer", "embedding")]
@@ -110,8 +113,8 @@ def check_size(plan: Plan, max_bytes: int | None) -> None:
     if plan.n_bytes > limit:
         raise TlAnisoError(
             f"this capture would hold {plan.n_sums} d x d sums, {plan.n_bytes / 1e9:.2f} GB, above the limit of "
-            f"{limit / 1e9:.2f} GB; name fewer sites or shard_sites, pass proxies (weight gradients are then projected), "
-            "or raise max_bytes"
+            f"{limit / 1e9:.2f} GB; name fewer sites or shard_sites, pass proxies (weight gradients are then "
+            "projected), or raise max_bytes"
         )
 
 

@@ -168,10 +168,10 @@ class Reducer:
         keep = keep & mask
         if self.variant == MAIN:
             energy = norms.double().square() * mask
-            self.sums.tally(f"rows|{site}", int(mask.sum()))
-            self.sums.tally(f"rows_kept|{site}", int(keep.sum()))
-            self.sums.tally(f"energy|{site}", float(energy.sum()))
-            self.sums.tally(f"energy_kept|{site}", float((energy * keep).sum()))
+            self.sums.tally(f"rows|{site}|{self._half}", int(mask.sum()))
+            self.sums.tally(f"rows_kept|{site}|{self._half}", int(keep.sum()))
+            self.sums.tally(f"energy|{site}|{self._half}", float(energy.sum()))
+            self.sums.tally(f"energy_kept|{site}|{self._half}", float((energy * keep).sum()))
         return keep
 
     def _masked(self, factor: Tensor) -> Tensor:

@@ -194,8 +194,8 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
             head = causal_head(unembed, hidden, targets, kernel=kernel)
             reducer.start_variant(MAIN)
             reducer.head(hidden, head)
-            sums.tally("loss", float(head.loss.sum()))
-            sums.tally("targets", int(targets.carries.sum()))
+            sums.tally(f"loss|{MAIN}|{batch.half}", float(head.loss.sum()))
+            sums.tally(f"targets|{batch.half}", int(targets.carries.sum()))
             if not backward:
                 continue
             tap.backward(hidden, head.gradient, again=bool(options.extra_passes))
@@ -204,7 +204,7 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
                 head = causal_head(unembed, hidden, shuffled, kernel=kernel)
                 reducer.start_variant(name)
                 reducer.head(hidden, head)
-                sums.tally(f"loss|{name}", float(head.loss.sum()))
+                sums.tally(f"loss|{name}|{batch.half}", float(head.loss.sum()))
                 tap.backward(hidden, head.gradient, again=left + 1 < len(options.extra_passes))
             reducer.start_variant(MAIN)
     return sums

@@ -41,7 +41,7 @@ class SiteMoments(Mapping[str, Moments]):
         return found
 
     def __contains__(self, site: object) -> bool:
-        return site in self._names
+        return isinstance(site, str) and self._aliases.get(site, site) in self._moments
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

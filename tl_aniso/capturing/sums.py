@@ -1,6 +1,6 @@
 """The sums of a capture: second moments by site, half and shard, and projected energies by site and shard."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -97,9 +97,9 @@ class Sums:
         """
         merged = Sums()
         for mine, theirs in ((self, other), (other, self)):
-            for key in mine.energies:
-                if key not in theirs.energies or mine.energies[key].shape != theirs.energies[key].shape:
-                    raise MergeError(f"only one of the captures has energies of {key.text()} at this rank")
+            for energy in mine.energies:
+                if energy not in theirs.energies or mine.energies[energy].shape != theirs.energies[energy].shape:
+                    raise MergeError(f"only one of the captures has energies of {energy.text()} at this rank")
         for key in sorted({*self.moments, *other.moments}):
             parts = [sums.moments[key] for sums in (self, other) if key in sums.moments]
             merged.moments[key] = parts[0].copy() if len(parts) == 1 else parts[0] + parts[1]
@@ -109,14 +109,13 @@ class Sums:
             merged.tallies[name] = self.tallies.get(name, 0.0) + other.tallies.get(name, 0.0)
         return merged
 
-    def pooled(self, variant: str, kind: Kind, control: str, halves: tuple[str, ...]) -> Iterator[tuple[str, Moments]]:
-        """Site and moments, shards and halves added up."""
-        found: dict[str, Moments] = {}
+    def parts(self, variant: str, kind: Kind, control: str, halves: tuple[str, ...]) -> dict[str, list[Moments]]:
+        """Site -> its accumulators over shards and halves, in one order whatever the order of the batches."""
+        found: dict[str, list[Moments]] = {}
         for key in sorted(self.moments):
             if (key.variant, key.kind, key.control) == (variant, kind, control) and key.half in halves:
-                part = self.moments[key]
-                found[key.site] = found[key.site] + part if key.site in found else part.copy()
-        yield from found.items()
+                found.setdefault(key.site, []).append(self.moments[key])
+        return found
 
     def shards(self, variant: str, kind: Kind, control: str, site: str, half: str) -> Mapping[int, Moments]:
         """Moments of one site by shard, where they were kept apart."""
