@@ -70,6 +70,7 @@ class Reducer:
         self.sums = sums
         self.variant = MAIN
         self._outputs: dict[str, list[tuple[str, Tensor]]] = {}
+        self._summed: set[str] = set()
         self._keep: dict[str, Tensor] = {}
         self._shared: dict[str, Rows] = {}
 
@@ -84,6 +85,7 @@ class Reducer:
         self._ordinary = batch.mask & ~torch.isin(batch.ids, special)
         self._carries = targets.carries & self._ordinary if "special" in self.wanted.weight_exclude else targets.carries
         self._outputs.clear()
+        self._summed.clear()
         self._keep.clear()
         self._shared.clear()
 
@@ -103,8 +105,9 @@ class Reducer:
 
     def matrix(self, matrix: Matrix, inputs: Tensor, outputs: Tensor) -> None:
         """A matrix ran: sum its residual side where proxies will be fitted on it."""
-        if self.variant != MAIN or matrix.activation not in self.wanted.activations:
+        if matrix.activation not in self.wanted.activations or matrix.activation in self._summed:
             return
+        self._summed.add(matrix.activation)  # readers of one input come one after another with the same rows
         value = inputs if matrix.role == "reader" else outputs
         residual = self.layout.canonical(matrix.residual)
         if residual in self._keep:
