@@ -58,8 +58,8 @@ def test_long_documents_are_whole_and_quiet(caplog):
     tokenizer.backend_tokenizer.enable_padding(length=60)
     with caplog.at_level(logging.WARNING), warnings.catch_warnings():
         warnings.simplefilter("error")
-        (ids,) = ids_of(["a " * 50], tokenizer)
-    assert ids == [BOS] + [3] * 50
+        (ids,) = ids_of(["a " * 600], tokenizer)
+    assert ids == [BOS] + [3] * 600
     assert not caplog.records
 
 
