@@ -12,7 +12,7 @@ from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 
 __all__ = ["ArrayLike", "as_basis", "as_floating", "as_square", "to_float64"]
 
-ArrayLike: TypeAlias = "Tensor | np.ndarray"
+ArrayLike: TypeAlias = Tensor | np.ndarray
 
 # Looser than float32 rounding (a float32 basis is orthonormal to about 1e-6), far tighter than any basis that
 # was never orthonormalised.

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
+from torch import Tensor
 
-from tl_aniso.arrays import ArrayLike
 from tl_aniso.errors import TlAnisoError
 
 __all__ = ["Interval", "holm", "odds_ratio_interval", "share_interval"]
+
+Shards: TypeAlias = Float[Tensor, " shards"] | Float[np.ndarray, " shards"] | Sequence[float]
 
 # With fewer shards the jackknife variance is itself little more than noise.
 _FEWEST_SHARDS = 4
@@ -28,9 +30,7 @@ class Interval(NamedTuple):
 _UNKNOWN = Interval(math.nan, math.nan)
 
 
-def share_interval(
-    selected: Float[ArrayLike, " shards"], total: Float[ArrayLike, " shards"], *, level: float = 0.95
-) -> Interval:
+def share_interval(selected: Shards, total: Shards, *, level: float = 0.95) -> Interval:
     """Interval of the pooled share sum(selected) / sum(total): delete-one jackknife over shards of documents.
 
     On the logit, with t quantiles of (shards - 1) degrees of freedom; shards without any energy are left out.
@@ -58,10 +58,10 @@ def share_interval(
 
 
 def odds_ratio_interval(
-    selected_a: Float[ArrayLike, " shards"],
-    total_a: Float[ArrayLike, " shards"],
-    selected_b: Float[ArrayLike, " shards"],
-    total_b: Float[ArrayLike, " shards"],
+    selected_a: Shards,
+    total_a: Shards,
+    selected_b: Shards,
+    total_b: Shards,
     *,
     level: float = 0.95,
 ) -> Interval:
@@ -94,7 +94,7 @@ def odds_ratio_interval(
     return _jackknife(estimate, deleted, level, odds=True)
 
 
-def _shards(selected: ArrayLike, total: ArrayLike, name: str, total_name: str) -> tuple[np.ndarray, np.ndarray]:
+def _shards(selected: Shards, total: Shards, name: str, total_name: str) -> tuple[np.ndarray, np.ndarray]:
     chosen, whole = (np.asarray(values, dtype=np.float64) for values in (selected, total))
     if chosen.ndim != 1 or chosen.shape != whole.shape:
         raise TlAnisoError(

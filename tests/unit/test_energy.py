@@ -192,6 +192,7 @@ def test_the_smallest_p_value_and_its_seed():
     assert energy_p_value(moment, tangent, n=19) == 1 / 20
     middling = random_planes(20, 2, 1, seed=0)[0]
     assert energy_p_value(moment, middling, seed=1) == energy_p_value(moment, middling, seed=1)
+    assert len({energy_p_value(moment, middling, seed=seed) for seed in range(6)}) > 1
     several = energy_p_values(moment, middling, [1, 2], n=99)
     assert several[2] == energy_p_value(moment, middling, n=99)
     assert several[1] == energy_p_value(moment, middling[:, :1], n=99)
