@@ -12,7 +12,7 @@ from tl_aniso.results import AblationIsotropy, TangentEnergy
 from tl_aniso.statistics import holm
 from tl_aniso.subspace import TangentProxies
 
-__all__ = ["ablation_isotropy", "tangent_energy"]
+__all__ = ["ablation_isotropy", "ablation_result", "energy_result", "tangent_energy"]
 
 
 def tangent_energy(
@@ -84,10 +84,23 @@ def tangent_energy(
         seed=seed,
         options=options,
     )
+    return energy_result(found, kinds, ranks, names, n_controls=n_controls, seed=seed)
+
+
+def energy_result(
+    found: Measured,
+    kinds: Sequence[str],
+    ranks: Sequence[int] | None,
+    controls: Sequence[str],
+    *,
+    n_controls: int,
+    seed: int,
+) -> TangentEnergy:
+    """`tangent_energy` from what was measured before."""
     rows = [
         row
         for site, kind in _sites(found, kinds)
-        for row in energy_rows(found, site, kind, ranks, names, n_controls=n_controls, seed=seed)
+        for row in energy_rows(found, site, kind, ranks, controls, n_controls=n_controls, seed=seed)
     ]
     return TangentEnergy(_adjusted(to_frame(rows)), found.notes)
 
@@ -159,6 +172,13 @@ def ablation_isotropy(
         options=options,
     )
     settings = {"n_controls": n_controls, "zeta": zeta, "target": target, "order": order, "space": space, "seed": seed}
+    return ablation_result(found, kinds, ranks, settings)
+
+
+def ablation_result(
+    found: Measured, kinds: Sequence[str], ranks: Sequence[int] | None, settings: dict[str, Any]
+) -> AblationIsotropy:
+    """`ablation_isotropy` from what was measured before; `settings` go to `tl_aniso.ablation.ablate`."""
     rows, few = [], []
     for site, kind in _sites(found, kinds):
         added, is_small = ablation_rows(found, site, kind, ranks, settings)
@@ -190,7 +210,7 @@ def _ranks(rank: Any) -> tuple[int, ...] | None:
     return tuple(sorted(set(ranks)))
 
 
-def _sites(found: Measured, kinds: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _sites(found: Measured, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
     for kind in kinds:
         for site in found.sites(kind):
             yield site, kind

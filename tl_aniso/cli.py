@@ -1,0 +1,78 @@
+"""The command line: ``tl-aniso demo`` and ``tl-aniso measure``.
+
+Exit codes: 0 done, 1 a run failed, 2 bad arguments.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tl_aniso.errors import TlAnisoError
+
+__all__ = ["build_parser", "main"]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of every command and option."""
+    from tl_aniso import __version__
+
+    parser = argparse.ArgumentParser(
+        prog="tl-aniso",
+        description="Gradient energy in tangent directions of a language model, against controls, and isotropy.",
+    )
+    parser.add_argument("--version", action="version", version=f"tl-aniso {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="train a small decoder on text of this machine, measure it, report")
+    demo.add_argument("--seed", type=int, default=0, help="of initialisation, text order and permuted labels (0)")
+    demo.add_argument("--steps", type=_positive, default=500, help="optimiser steps (500)")
+    demo.add_argument("--out", type=Path, default=Path("demo-out"), help="directory of the results (demo-out)")
+
+    measure = commands.add_parser("measure", help="measure one model, one checkpoint")
+    measure.add_argument("model", metavar="MODEL", help="directory or hub id of a GPT-NeoX or Llama model")
+    measure.add_argument(
+        "--text", type=Path, required=True, metavar="FILE", help=".txt (split at blank lines) or .jsonl"
+    )
+    measure.add_argument("--out", type=Path, default=Path("measure-out"), help="directory of the results (measure-out)")
+    measure.add_argument("--revision", help="branch, tag or commit on the hub")
+    measure.add_argument("--rank", type=_positive, help="directions of a tangent proxy (min(16, d / 4))")
+    measure.add_argument("--sites", nargs="+", metavar="SITE", help="names or patterns, e.g. 'blocks.*.attn.W_Q'")
+    measure.add_argument("--seq-len", type=_positive, help="tokens in a sequence (min(512, context))")
+    measure.add_argument("--batch-size", type=_positive, help="sequences in a batch")
+    measure.add_argument("--max-documents", type=_positive, help="measure the first so many documents only")
+    measure.add_argument("--shuffled-labels", action="store_true", help="a second backward pass with permuted targets")
+    measure.add_argument("--seed", type=int, default=0, help="of control planes and permuted labels (0)")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    options = build_parser().parse_args(arguments)
+    try:
+        if options.command == "demo":
+            from tl_aniso.commands.demo import demo_command
+
+            demo_command(seed=options.seed, steps=options.steps, out=options.out)
+        else:
+            from tl_aniso.commands.measure import measure_command
+
+            measure_command(options)
+    except TlAnisoError as error:
+        print(f"tl-aniso: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("tl-aniso: interrupted; nothing half-written was left behind", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

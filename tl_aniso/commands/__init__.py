@@ -1,0 +1,3 @@
+"""What the commands of the command line do."""
+
+__all__: list[str] = []

@@ -1,0 +1,68 @@
+"""``tl-aniso measure``: one model, one checkpoint."""
+
+import argparse
+import time
+from itertools import islice
+from typing import Any
+
+import pandas as pd
+
+from tl_aniso.commands.output import fresh_directory, print_table
+from tl_aniso.errors import TextError
+from tl_aniso.models import LoadedModel, load_model
+from tl_aniso.progress import say
+from tl_aniso.questions.single import measure_once
+from tl_aniso.text import iter_documents
+from tl_aniso.viz.reading import reading
+from tl_aniso.viz.report import write_report
+
+__all__ = ["measure_command"]
+
+
+def measure_command(options: argparse.Namespace) -> None:
+    """Load, measure, print the tables and the reading, write results.csv, proxies and report.html."""
+    began = time.monotonic()
+    documents = list(islice(iter_documents(options.text), options.max_documents))
+    if not documents:
+        raise TextError(f"{options.text} holds no documents")
+    with fresh_directory(options.out) as directory:
+        say(f"loading {options.model} ...")
+        loaded = load_model(options.model, revision=options.revision)
+        found = measure_once(
+            loaded.model,
+            documents,
+            rank=options.rank,
+            shuffled_labels=options.shuffled_labels,
+            seed=options.seed,
+            sites=options.sites,
+            seq_len=options.seq_len,
+            batch_size=options.batch_size,
+            tokenizer=loaded.tokenizer,
+        )
+        frame = pd.concat([found.energy.frame, found.isotropy.frame], ignore_index=True)
+        frame["model"], frame["revision"] = loaded.name, loaded.revision
+        frame.to_csv(directory / "results.csv", index=False)
+        found.measured.proxies.save(directory / "proxies")
+        notes = tuple(dict.fromkeys((*found.energy.notes, *found.isotropy.notes)))
+        provenance = _provenance(loaded, options, found.measured.capture.metadata)
+        write_report(
+            directory / "report.html", frame, title=f"Measured: {loaded.name}", provenance=provenance, notes=notes
+        )
+    print_table(found.energy.table(), "gradient energy in tangent directions")
+    print_table(found.isotropy.table(), "isotropy (IsoScore*) after ablation")
+    for line in (*reading(frame), *(f"note: {note}" for note in notes)):
+        print(line)
+    print(f"\n{options.out / 'report.html'}: every layer, site and control ({time.monotonic() - began:.0f} s)")
+
+
+def _provenance(loaded: LoadedModel, options: argparse.Namespace, metadata: dict[str, Any]) -> dict[str, object]:
+    model, text = metadata["model"], metadata["text"]
+    return {
+        "model": f"{loaded.name} ({model['class']}, {model['n_layers']} layers, d_model {model['d_model']})",
+        "revision": loaded.revision,
+        "text": f"{options.text.name}: {len(text['documents'])} documents measured, {text['n_tokens']} tokens",
+        "sequences": f"up to {metadata['options']['seq_len']} tokens; dropped: {text['dropped'] or 'none'}",
+        "documents with a BOS": f"{text['n_with_bos']} of those measured and fitted on",
+        "tangent proxies": "PCA of the half of the documents that is not measured",
+        "library": f"tl_aniso {metadata['library_version']}",
+    }

@@ -1,0 +1,208 @@
+"""The embedded default: train a small decoder on text already on the machine, and measure it while it learns."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Int64
+from transformers import GPTNeoXForCausalLM, PreTrainedTokenizerFast
+
+from tl_aniso.capturing import Capture, capture
+from tl_aniso.capturing.sums import HALVES
+from tl_aniso.errors import TlAnisoError
+from tl_aniso.questions import ablation_isotropy, tangent_energy
+from tl_aniso.questions.by_step import energy_by_step
+from tl_aniso.questions.energy_rows import ENERGY_CONTROLS
+from tl_aniso.subspace import TangentProxies, fit_tangent_proxies
+from tl_aniso.text import document_hash, half_of, local_corpus, split_documents
+from tl_aniso.training import DecoderRecipe, measured_documents, pack_windows, train_decoder, train_tokenizer
+
+__all__ = ["DemoResult", "DemoText", "demo_text", "run_demo"]
+
+# Early is the first 30% of the steps, as in arXiv:2604.08764.
+EARLY_FRACTION = 0.3
+
+
+@dataclass(frozen=True)
+class DemoText:
+    """What a run trains on and what it is measured on; the two share no document.
+
+    Attributes:
+        windows: training windows, ids of shape (window, context).
+        documents: measured documents, ids of one length, as many in half A as in half B.
+        tokenizer: trained on the training text.
+    """
+
+    windows: Any
+    documents: list[Int64[np.ndarray, " length"]]
+    tokenizer: PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """A finished run.
+
+    Attributes:
+        frame: every row of `tangent_energy` and `ablation_isotropy` at every checkpoint.
+        proxies: frozen planes of the early checkpoints.
+        losses: (step, loss) of every update, in nats a token.
+        model: the decoder after the last step.
+        tokenizer: its tokenizer.
+        notes: what a reader of the numbers must know.
+    """
+
+    frame: pd.DataFrame
+    proxies: TangentProxies
+    losses: tuple[tuple[int, float], ...]
+    model: GPTNeoXForCausalLM
+    tokenizer: PreTrainedTokenizerFast
+    notes: tuple[str, ...] = ()
+
+    def by_step(self, gradient: str = "weight", group: str = "readers") -> pd.DataFrame:
+        """R true beside R of every control, by step; see `energy_by_step`."""
+        return energy_by_step(self.frame, gradient=gradient, group=group)
+
+
+@dataclass
+class _Probe:
+    """Captures checkpoints as they come; those before the planes are frozen wait as snapshots."""
+
+    documents: dict[str, list[Int64[np.ndarray, " length"]]]
+    recipe: DecoderRecipe
+    seed: int
+    early_until: float
+    early: list[Capture] = field(default_factory=list)
+    waiting: list[tuple[int, GPTNeoXForCausalLM]] = field(default_factory=list)
+    proxies: TangentProxies | None = None
+    frames: list[pd.DataFrame] = field(default_factory=list)
+    notes: dict[str, None] = field(default_factory=dict)
+
+    def checkpoint(self, step: int, model: GPTNeoXForCausalLM) -> None:
+        if step <= self.early_until:
+            self.early.append(capture(model, self.documents["A"], gradients=(), **self._options()))
+            self.waiting.append((step, copy.deepcopy(model)))
+            return
+        self.freeze()
+        self.measure(step, model)
+
+    def freeze(self) -> None:
+        """Fit the planes on every early checkpoint, then measure those checkpoints with them."""
+        if self.proxies is not None:
+            return
+        if not self.early:
+            raise TlAnisoError("no checkpoint lies in the first 30% of the steps, so there is nothing to fit planes on")
+        self.proxies = fit_tangent_proxies(self.early)
+        for step, model in self.waiting:
+            self.measure(step, model)
+        self.waiting.clear()
+
+    def measure(self, step: int, model: GPTNeoXForCausalLM) -> None:
+        held = capture(
+            model,
+            self.documents["B"],
+            proxies=self.proxies,
+            extra_passes=("shuffled_labels",),
+            pooled="effect",
+            seed=self.seed,
+            **self._options(),
+        ).labelled(
+            name="demo decoder",
+            revision=f"seed {self.seed}",
+            step=step,
+            tokens_seen=step * self.recipe.batch_size * self.recipe.context,
+        )
+        energy = tangent_energy(
+            held, proxies=self.proxies, gradients=("activation", "weight"), controls=ENERGY_CONTROLS
+        )
+        isotropy = ablation_isotropy(held, proxies=self.proxies, gradients=("none", "activation", "weight"))
+        self.notes.update(dict.fromkeys((*energy.notes, *isotropy.notes)))
+        frame = pd.concat([energy.frame, isotropy.frame], ignore_index=True)
+        frame["phase"] = "early" if step <= self.early_until else "late"
+        self.frames.append(frame)
+
+    def _options(self) -> dict[str, Any]:
+        return {"progress": False, "batch_size": self.recipe.batch_size}
+
+
+def demo_text(recipe: DecoderRecipe, *, per_half: int = 32, packages: Sequence[str] = ("numpy",)) -> DemoText:
+    """The machine's own documentation as training windows and measured documents.
+
+    Args:
+        recipe: sizes of vocabulary and context.
+        per_half: measured documents in each half.
+        packages: installed packages whose docstrings are added to the standard library's.
+    """
+    train, held_out = split_documents(local_corpus(packages))
+    tokenizer = train_tokenizer(train, recipe.vocab_size)
+    documents = measured_documents(held_out, tokenizer, length=recipe.context, per_half=per_half)
+    return DemoText(pack_windows(train, tokenizer, recipe.context), documents, tokenizer)
+
+
+def run_demo(
+    *,
+    seed: int = 0,
+    recipe: DecoderRecipe | None = None,
+    text: DemoText | None = None,
+    on_step: Callable[[int, float], object] | None = None,
+) -> DemoResult:
+    """Train a decoder, capture it at about 20 checkpoints as it trains, and measure all of them.
+
+    Planes are fitted on half A of the held-out documents at the checkpoints of the first 30% of the steps, frozen,
+    and everything is measured on half B.
+
+    Args:
+        seed: of initialisation, order of the text, permuted labels.
+        recipe: sizes and schedule; a GPT-NeoX of 4 layers and width 128, 500 steps, by default.
+        text: what to train and measure on; the machine's own documentation by default.
+        on_step: called with (step, loss) after every update.
+
+    Raises:
+        TlAnisoError: too little text for the recipe, or training that diverges.
+
+    Example:
+        >>> import numpy as np, torch
+        >>> from tl_aniso.training import train_tokenizer
+        >>> recipe = DecoderRecipe(d_model=16, n_layers=1, n_heads=2, d_mlp=32, vocab_size=300, context=16, n_steps=4)
+        >>> rng = np.random.default_rng(0)
+        >>> documents = [rng.integers(1, 300, 16) for _ in range(24)]
+        >>> text = DemoText(torch.from_numpy(rng.integers(1, 300, (40, 16))), documents,
+        ...                 train_tokenizer(["a rose " * 9], 257))
+        >>> run_demo(recipe=recipe, text=text).by_step()["step"].tolist()
+        [0.0, 1.0, 2.0, 3.0, 4.0]
+    """
+    recipe = recipe or DecoderRecipe()
+    text = text or demo_text(recipe)
+    by_half = {half: [ids for ids in text.documents if half_of(document_hash(ids)) == half] for half in HALVES}
+    probe = _Probe(by_half, recipe, seed, early_until=EARLY_FRACTION * recipe.n_steps)
+    losses: list[tuple[int, float]] = []
+
+    def stepped(step: int, loss: float) -> None:
+        losses.append((step, loss))
+        if on_step is not None:
+            on_step(step, loss)
+
+    run = train_decoder(
+        recipe,
+        text.windows,
+        seed=seed,
+        on_checkpoint=lambda step, model, loss: probe.checkpoint(step, model),
+        on_step=stepped,
+    )
+    probe.freeze()
+    if probe.proxies is None:
+        raise TlAnisoError("no planes were fitted")
+    frame = pd.concat(probe.frames, ignore_index=True).sort_values("step", kind="stable", ignore_index=True)
+    return DemoResult(frame, probe.proxies, tuple(losses), run.model, text.tokenizer, tuple(probe.notes))
+
+
+def save_demo(result: DemoResult, directory: Path) -> None:
+    """Write the table, the frozen planes and the model, so that other commands can go on from them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    result.frame.to_csv(directory / "results.csv", index=False)
+    result.proxies.save(directory / "proxies")
+    result.model.save_pretrained(directory / "model")
+    result.tokenizer.save_pretrained(directory / "model")

@@ -1,0 +1,5 @@
+"""Loading models: from the hub, from a directory, or from a GGUF file in one."""
+
+from tl_aniso.models.load import LoadedModel, load_model
+
+__all__ = ["LoadedModel", "load_model"]

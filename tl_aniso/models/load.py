@@ -1,0 +1,75 @@
+"""Load a causal language model and its own tokenizer, in float32."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tl_aniso.errors import ModelError
+
+__all__ = ["LoadedModel", "load_model"]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model with its tokenizer.
+
+    Attributes:
+        model: the Hugging Face model, in evaluation mode, float32.
+        tokenizer: as it was published with the model.
+        name: what the user asked for.
+        revision: commit or branch; "local" for a directory.
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+    revision: str
+
+
+def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
+    """Load from a directory (safetensors, or a single GGUF file) or from the hub and its cache.
+
+    Weights stored in half precision are loaded as float32: float16 gradients underflow to exact zeros.
+
+    Args:
+        name: a directory or a hub id.
+        revision: branch, tag or commit on the hub.
+
+    Raises:
+        ModelError: no such model, a revision asked of a directory, or a GGUF that cannot be read.
+    """
+    directory = Path(name)
+    local = directory.exists()
+    if local and revision is not None:
+        raise ModelError(f"{name} is a local path and has no revisions; leave --revision out, or give a hub id")
+    if local and not directory.is_dir():
+        raise ModelError(f"{name} is a file; give the directory that holds the model")
+    extra: dict[str, Any] = {"revision": revision} if revision else {}
+    gguf = _gguf_file(directory) if local else None
+    if gguf:
+        extra["gguf_file"] = gguf
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **extra)
+        tokenizer = AutoTokenizer.from_pretrained(name, **extra)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise ModelError(f"cannot load {name}: {_first_line(error)}") from error
+    commit = getattr(model.config, "_commit_hash", None)
+    return LoadedModel(model.eval(), tokenizer, name, "local" if local else str(commit or revision or "main"))
+
+
+def _gguf_file(directory: Path) -> str | None:
+    """The name of the one GGUF file of a directory without a config."""
+    if (directory / "config.json").exists():
+        return None
+    found = sorted(path.name for path in directory.glob("*.gguf"))
+    if len(found) > 1:
+        raise ModelError(f"{directory} holds {len(found)} GGUF files ({', '.join(found)}); leave one in it")
+    return found[0] if found else None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
