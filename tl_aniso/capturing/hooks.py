@@ -100,7 +100,7 @@ class Tap:
         """Register every hook (called by `tapped`)."""
         layout = self._layout
         if self._gradients:
-            self._handles.append(layout.embed.register_forward_hook(self._make_leaf))
+            self._handles.append(layout.embed.register_forward_hook(self._make_leaf, prepend=True))
         for layer, block in enumerate(layout.blocks):
             self._watch_input(block.module, residual_site(layer, "pre"))
             if block.mid is not None:
@@ -132,7 +132,7 @@ class Tap:
                 f"the embedding ran more than once in a forward pass, so {EMBEDDING} has no single gradient"
             )
         self._leaf = output.detach().requires_grad_(True)
-        return self._leaf
+        return self._leaf.clone()  # a leaf cannot be changed in place, which hooks of the user may do
 
     def _watch_input(self, module: nn.Module, site: str) -> None:
         self._expected.add(site)
@@ -175,7 +175,8 @@ class Tap:
 
             _on_gradient(output, received, name)
 
-        self._handles.append(matrix.module.register_forward_hook(after, with_kwargs=True))
+        # Before the user's own hooks: dL/dW needs the output that W made, not what a hook puts in its place.
+        self._handles.append(matrix.module.register_forward_hook(after, with_kwargs=True, prepend=True))
 
     def _check(self, direction: str) -> None:
         for site in sorted(self._expected):
