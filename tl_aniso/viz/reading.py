@@ -1,0 +1,344 @@
+"""What a frame says, in words: computed from its numbers, and saying so where a claim does not hold."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tl_aniso.errors import UndefinedMeasureError
+from tl_aniso.viz.style import control_name, number, step_text
+from tl_aniso.viz.tables import averaged, controls_of, energy_values, isotropy_values, panels_of, steps_of
+
+__all__ = ["Finding", "Reading", "Verdict", "key_steps", "main_panel", "read_frame"]
+
+Verdict = Literal["holds", "does not hold", "mixed", "not known"]
+
+# Within this factor of 1 an excess is called near 1 where no interval is known.
+_NEAR = 1.1
+_GRADIENT_PANELS = ("readers", "writers", "unembedding", "embedding", "activation gradients")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One claim and what the numbers say about it.
+
+    Attributes:
+        claim: A sentence that could be true or false.
+        verdict: Whether the frame bears it out.
+        text: The numbers behind the verdict, in plain language.
+    """
+
+    claim: str
+    verdict: Verdict
+    text: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The reading of a frame.
+
+    Attributes:
+        summary: Two or three sentences to begin with.
+        findings: One claim each.
+        cautions: What the numbers do not mean, general ones and those of this very frame.
+    """
+
+    summary: str
+    findings: tuple[Finding, ...]
+    cautions: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [self.summary, ""]
+        lines += [f"* {f.claim} -- {f.verdict.upper()}. {f.text}" for f in self.findings]
+        return "\n".join([*lines, "", "What the numbers do not mean:", *(f"* {c}" for c in self.cautions)])
+
+
+def read_frame(frame: Any) -> Reading:
+    """Read a frame of one or several checkpoints.
+
+    Args:
+        frame: as `TangentEnergy.frame` or `AblationIsotropy.frame` holds it, or both concatenated.
+
+    Returns:
+        Findings about R, its course over training, its controls, and isotropy after ablation; those that the frame
+        has no numbers for are left out.
+
+    Raises:
+        TlAnisoError: a frame that does not fit `energy_values`.
+        UndefinedMeasureError: the frame holds neither energies nor isotropy.
+    """
+    energy, isotropy = _or_none(energy_values, frame), _or_none(isotropy_values, frame)
+    if energy is None and isotropy is None:
+        raise UndefinedMeasureError("the frame holds neither gradient energies nor isotropy; there is nothing to read")
+    findings: list[Finding] = []
+    summary = []
+    if energy is not None:
+        panel, steps = main_panel(energy), key_steps(energy)
+        means = averaged(energy[energy["panel"] == panel], "step")
+        findings.append(_concentration(means, panel, steps))
+        summary.append(findings[0].text)
+        if len(steps) > 1:
+            findings.append(_course(means, steps))
+        beyond = [_beyond(means, panel, step, name) for name, step in _judged_steps(means, steps)]
+        findings += [finding for finding, _ in beyond]
+        summary.append(beyond[0][1])
+    if isotropy is not None:
+        removed = [_removal(isotropy, panel) for panel in panels_of(isotropy)[::-1]]
+        findings += removed
+        better = [finding.claim.split(":")[0] for finding in removed if finding.verdict == "holds"]
+        summary.append(
+            "Removing the tangent plane raises IsoScore* more than removing a normal plane does for "
+            + (_and(better) if better else "none of the groups measured")
+            + (" only." if better and len(better) < len(removed) else ".")
+        )
+    return Reading(" ".join(summary), tuple(findings), _cautions(frame, energy, isotropy))
+
+
+def main_panel(values: Any) -> str:
+    """The panel that a reading is about: readers where measured, else the next group of gradients."""
+    found = panels_of(values)
+    return next((panel for panel in _GRADIENT_PANELS if panel in found), found[0])
+
+
+def key_steps(values: Any) -> dict[str, float]:
+    """First, peak and last step, the peak being that of the main panel's mean R; one entry for one checkpoint.
+
+    Returns:
+        Steps by "first", "peak" and "last", in the order of training; a peak at an end is not repeated. A single
+        checkpoint is called "only".
+    """
+    steps = steps_of(values)
+    if len(steps) == 1:
+        return {"only": steps[0]}
+    means = averaged(values[values["panel"] == main_panel(values)], "step")
+    peak = _peak(means)
+    named = {"first": steps[0], "peak": peak, "last": steps[-1]}
+    if np.isnan(peak) or peak == steps[0]:
+        named.pop("peak")
+    elif peak == steps[-1]:
+        return {"first": steps[0], "last": peak}
+    return named
+
+
+def _peak(means: Any) -> float:
+    rows = means[(means["quantity"] == "R") & (means["control"] == "none")].dropna(subset=["value"])
+    return float(rows.loc[rows["value"].idxmax(), "step"]) if len(rows) else float("nan")
+
+
+def _at(means: Any, step: float, quantity: str, control: str) -> Any:
+    same = means["step"].isna() if np.isnan(step) else means["step"] == step
+    rows = means[same & (means["quantity"] == quantity) & (means["control"] == control)]
+    return rows.iloc[0] if len(rows) else None
+
+
+def _number(row: Any) -> float:
+    return float("nan") if row is None else float(row["value"])
+
+
+def _judged_steps(means: Any, steps: dict[str, float]) -> list[tuple[str, float]]:
+    """Where controls are weighed: at the peak, wherever it is, and at the end of training."""
+    if "only" in steps:
+        return [("only", steps["only"])]
+    peak = _peak(means)
+    return [("peak", peak)] * (not np.isnan(peak)) + [("last", steps["last"])] * (peak != steps["last"])
+
+
+def _concentration(means: Any, panel: str, steps: dict[str, float]) -> Finding:
+    claim = f"Gradient energy of {panel} concentrates in the tangent planes, against normal planes"
+    rows = {step: _at(means, step, "R", "none") for step in steps.values()}
+    parts = [
+        f"{_show(rows[step])}{_where(name, step)} (E = {_show(_at(means, step, 'E', 'none'))})"
+        for name, step in steps.items()
+    ]
+    text = f"R of {panel} is {_and(parts)}; normal planes of the same rank have 1."
+    largest = max(rows.values(), key=lambda row: -np.inf if np.isnan(_number(row)) else _number(row))
+    if np.isnan(_number(largest)):
+        return Finding(claim, "not known", text)
+    n_known = _n_bounded(largest)
+    if n_known:
+        text += f" The interval of the largest lies above 1 at {largest['above']} of {n_known} sites."
+    if _number(largest) <= 1:
+        return Finding(claim, "does not hold", text)
+    return Finding(claim, "mixed" if n_known and 2 * largest["above"] <= n_known else "holds", text)
+
+
+def _course(means: Any, steps: dict[str, float]) -> Finding:
+    claim = "The concentration is strongest early in training (its first 30% of steps) and weakens later"
+    peak, last = _peak(means), steps["last"]
+    if np.isnan(peak):
+        return Finding(claim, "not known", "R is not known at any step.")
+    at_peak, at_last = _at(means, peak, "R", "none"), _at(means, last, "R", "none")
+    text = f"R is largest at step {step_text(peak)} ({_show(at_peak)})"
+    text += f"; at the last, step {step_text(last)}, it is {_show(at_last)}."
+    early, weaker = peak <= 0.3 * last, _number(at_last) < _number(at_peak)
+    return Finding(claim, "holds" if early and weaker else "does not hold", text)
+
+
+def _beyond(means: Any, panel: str, step: float, name: str) -> tuple[Finding, str]:
+    """Whether R exceeds what every control gives at one step; the finding, and a sentence for the summary."""
+    when = {
+        "only": "The",
+        "peak": f"At the peak (step {step_text(step)}) the",
+        "last": f"At the end (step {step_text(step)}) the",
+    }
+    claim = f"{when[name]} gradients of {panel} prefer the tangent planes more than every control does"
+    ratio = _number(_at(means, step, "R", "none"))
+    controls = [control for control in controls_of(means) if control not in ("none", "normal")]
+    judged = {control: _judge(means, step, control, ratio) for control in controls}
+    known = {control: verdict for control, verdict in judged.items() if verdict is not None}
+    if not known:
+        text = "No control has a value there." if controls else "No control but the normal planes was measured."
+        return Finding(claim, "not known", text), text + " So what a high R means here is open."
+    excesses = {control: _excess(means, step, control, ratio) for control in known}
+    closest = min(excesses, key=lambda control: abs(np.log(excesses[control])))
+    as_much = [control for control, verdict in known.items() if verdict != "above"]
+    text = f"True R is {number(ratio)}. Alone, " + "; ".join(_told(means, step, *item) for item in known.items()) + ". "
+    text += f"{_capital(control_name(closest))} comes closest to the true gradient."
+    missing = [control_name(control) for control in controls if control not in known]
+    if missing:
+        text += f" Missing: {_and(missing)}."
+    place = {"only": "", "peak": "at the peak, ", "last": "at the end, "}[name]
+    if as_much:
+        give = "gives" if len(as_much) == 1 else "give"
+        end = f"{len(as_much)} of {len(known)} controls {give} about as much or more"
+        best = f"{control_name(closest)}, R {_show(_at(means, step, 'R', closest))}"
+        closing = f"{_capital(place + end)} (closest: {best}): R needs no preference of the gradients to be this high."
+        return Finding(claim, "does not hold", text), closing
+    left = f"Over every control something is left: a factor of {number(min(excesses.values()))} or more in odds."
+    verdict: Verdict = "mixed" if missing else "holds"
+    return Finding(claim, verdict, f"{text} {left}"), _capital(place + left[0].lower() + left[1:])
+
+
+def _excess(means: Any, step: float, control: str, ratio: float) -> float:
+    excess = _number(_at(means, step, "excess", control))
+    return excess if np.isfinite(excess) else ratio / _number(_at(means, step, "R", control))
+
+
+def _judge(means: Any, step: float, control: str, ratio: float) -> str | None:
+    """Whether the true gradient is "above" a control, "around" or "below" it; None where one is missing."""
+    excess = _excess(means, step, control, ratio)
+    if not np.isfinite(excess):
+        return None
+    row = _at(means, step, "excess", control)
+    n_known = _n_bounded(row)
+    if n_known:
+        if 2 * row["above"] > n_known and excess > 1:
+            return "above"
+        return "below" if 2 * row["below"] > n_known and excess < 1 else "around"
+    return "above" if excess > _NEAR else "below" if excess < 1 / _NEAR else "around"
+
+
+def _told(means: Any, step: float, control: str, verdict: str) -> str:
+    row = _at(means, step, "excess", control)
+    text = f"{control_name(control)} gives {_show(_at(means, step, 'R', control))}"
+    if row is None:
+        return text
+    n_known = _n_bounded(row)
+    if not n_known:
+        return f"{text} (excess {_show(row)}, {'near' if verdict == 'around' else verdict} 1)"
+    counts = ", ".join(f"{name} 1 at {row[name]}" for name in ("above", "around", "below") if row[name])
+    return f"{text} (excess {_show(row)}; interval {counts} of {n_known} sites)"
+
+
+def _n_bounded(row: Any) -> int:
+    return 0 if row is None else int(row["above"] + row["around"] + row["below"])
+
+
+def _removal(isotropy: Any, panel: str) -> Finding:
+    rows = isotropy[isotropy["panel"] == panel]
+    wide = rows.pivot(index=["step", "site"], columns="series", values="value")
+    tangent, normal = wide["without tangent"], wide["without normal"]
+    known = (tangent - normal).dropna()
+    claim = f"{panel}: removing the tangent plane raises IsoScore* more than removing a normal plane"
+    if known.empty:
+        return Finding(claim, "not known", "No site has both values.")
+    high = rows[rows["series"] == "without normal"].set_index(["step", "site"])["high"].reindex(known.index)
+    low = rows[rows["series"] == "without normal"].set_index(["step", "site"])["low"].reindex(known.index)
+    outside = tangent.reindex(known.index)
+    above, below = int((outside > high).sum()), int((outside < low).sum())
+    means = averaged(rows, "step").set_index("series")
+    steps = steps_of(rows)
+    parts = [
+        (f"at step {step_text(step)}, " if len(steps) > 1 else "")
+        + ", ".join(
+            f"{name} {_show(_of_step(means.loc[[name]], step))}"
+            for name in ("before", "without tangent", "without normal")
+        )
+        for step in (steps if len(steps) == 1 else [steps[0], steps[-1]])
+    ]
+    what = "sites" if len(steps) == 1 else "pairs of site and step"
+    text = (
+        f"IsoScore*, means over sites: {'; '.join(parts)}. Without the tangent it lies above the band of normal planes "
+    )
+    text += f"at {above} and below it at {below} of {len(known)} {what}."
+    if panel.startswith("activations") and above:
+        text += (
+            " (For activations in the text and at the steps the planes were fitted on, this is close to arithmetic.)"
+        )
+    verdict: Verdict = "mixed"
+    if 2 * above > len(known):
+        verdict = "holds"
+    elif known.mean() <= 0 or above == 0:
+        verdict = "does not hold"
+    return Finding(claim, verdict, text)
+
+
+def _of_step(rows: Any, step: float) -> Any:
+    return rows[rows["step"].isna() if np.isnan(step) else rows["step"] == step].iloc[0]
+
+
+def _cautions(frame: Any, energy: Any, isotropy: Any) -> tuple[str, ...]:
+    found = []
+    if "held_out" in frame and not frame["held_out"].dropna().astype(bool).all():
+        found.append(
+            "Some rows are in-sample: planes were fitted on documents that are measured too, so E and R are biased "
+            "upward."
+        )
+    missing = sum(int(values["value"].isna().sum()) for values in (energy, isotropy) if values is not None)
+    if missing:
+        found.append(f"{missing} values are missing. They are left out of means and figures, and never counted as 0.")
+    if energy is not None:
+        excess = energy[energy["quantity"] == "excess"]
+        if len(excess) and excess["low"].isna().all():
+            found.append(
+                "No interval of an excess is known here, as energies were not kept apart by shards of documents; "
+                "'near 1' means within 10%."
+            )
+        found += [
+            "R is a function of E alone and grows with width and with the length of sequences: do not compare it "
+            "across models.",
+            "A small p-value says that a plane is no random plane, not why; the controls say that.",
+        ]
+    found += [
+        "Intervals are over text, for one training of one model; not over seeds.",
+        "The tangent proxy is one linear plane a site. Neither curvature nor the tangent space at a point is measured.",
+        "That gradients lie in a plane does not show that they made activations anisotropic; and gradients are not "
+        "updates, as the optimiser turns them.",
+    ]
+    return tuple(found)
+
+
+def _or_none(read: Any, frame: Any) -> Any:
+    try:
+        return read(frame)
+    except UndefinedMeasureError:
+        return None
+
+
+def _where(name: str, step: float) -> str:
+    return {"only": "", "peak": " at its peak, "}.get(name, " at ") + (
+        "" if name == "only" else f"step {step_text(step)}"
+    )
+
+
+def _show(row: Any) -> str:
+    value = _number(row)
+    return "missing" if np.isnan(value) else number(value)
+
+
+def _and(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,196 @@
+"""One page that holds a result: it opens from a file and needs no network, in light and dark, on a phone, on paper."""
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import plotly.graph_objects as go
+import plotly.io
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
+from tl_aniso.viz import figures
+from tl_aniso.viz.reading import read_frame
+from tl_aniso.viz.report_tables import energy_tables, full_table, isotropy_table
+from tl_aniso.viz.tables import energy_values, isotropy_values, steps_of
+
+__all__ = ["write_report"]
+
+_PLOTS = {
+    "energy": "R, E and excess, true beside every control",
+    "map": "By layer and step",
+    "isotropy": "IsoScore* before and after removal",
+    "loss": "Training loss",
+}
+
+
+def write_report(
+    path: str | Path,
+    frame: Any,
+    *,
+    title: str,
+    provenance: Mapping[str, Any],
+    loss: Sequence[tuple[int, float]] | None = None,
+    notes: Sequence[str] = (),
+) -> Path:
+    """Write a frame as one self-contained HTML page: reading, tables, figures, methods, provenance.
+
+    The page fetches nothing, and forbids itself to. Every string is shown as text, whatever it holds. The file appears
+    whole or not at all.
+
+    Args:
+        path: Of the file; missing folders above it are made.
+        frame: as `TangentEnergy.frame` or `AblationIsotropy.frame` holds it, or both concatenated; of one checkpoint,
+            or of several with their column ``step`` set.
+        title: Heading of the page.
+        provenance: What was measured and how, name by name; nested mappings and sequences are spelled out.
+        loss: Training loss as pairs of step and nats a token, if known.
+        notes: What a reader must know before the numbers, such as ``.notes`` of the results.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        TlAnisoError: `path` is a directory, or the frame does not fit `energy_values`.
+        UndefinedMeasureError: the frame holds neither energies nor isotropy.
+        OSError: the file cannot be written; an older one is then still there.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise TlAnisoError(f"{target} is a directory; give the name of the file to write")
+    page = _page(frame, title, provenance, loss, notes)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".part")
+    try:
+        # Lone surrogates, which a token's text may hold, have no bytes in UTF-8.
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            file.write(page)
+        # A temporary file is private; a report gets the mode that any new file would.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def _page(frame: Any, title: str, provenance: Mapping[str, Any], loss: Any, notes: Sequence[str]) -> str:
+    reading = read_frame(frame)
+    tables, whole, drawn = [], None, []
+    energy, isotropy = _or_none(energy_values, frame), _or_none(isotropy_values, frame)
+    if energy is not None:
+        tables, whole = list(energy_tables(energy)), full_table(energy)
+        several = len(steps_of(energy)) > 1
+        drawn.append(("energy", (figures.energy_by_step if several else figures.energy_by_layer)(frame)))
+        if several:
+            drawn.append(("map", figures.energy_heat_map(frame)))
+    if isotropy is not None:
+        several = len(steps_of(isotropy)) > 1
+        drawn.append(("isotropy", (figures.isotropy_by_step if several else figures.isotropy_by_layer)(frame)))
+    if loss:
+        drawn.append(("loss", figures.loss_by_step(loss)))
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html").render(
+        title=title,
+        reading=reading,
+        notes=notes,
+        tables=tables,
+        isotropy=None if isotropy is None else isotropy_table(isotropy),
+        whole=whole,
+        figures=[_plot(name, figure) for name, figure in drawn],
+        provenance=[(str(name), _spelled(value)) for name, value in provenance.items()],
+        methods=_methods(frame),
+        plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
+    )
+
+
+def _plot(name: str, figure: go.Figure) -> dict[str, Any]:
+    # Lists to choose from become ordinary <select>s: they work with a keyboard, a screen reader and a thumb.
+    menus = [
+        [{"label": button.label, "args": [button.args[0], {}]} for button in menu.buttons]
+        for menu in figure.layout.updatemenus
+    ]
+    figure = go.Figure(figure)
+    figure.layout.updatemenus = ()
+    # The <select> above the figure already says what a title would.
+    figure.layout.title = None
+    return {
+        "id": f"figure-{name}",
+        "caption": _PLOTS[name],
+        "height": int(figure.layout.height),
+        "label": f"{_PLOTS[name]}: {_described(figure)}",
+        "options": [_unescaped(button["label"]) for menu in menus for button in menu],
+        "json": _embedded(plotly.io.to_json(figure, validate=False)),
+        "updates": _embedded(plotly.io.to_json({"args": [b["args"] for m in menus for b in m]}, validate=False)),
+    }
+
+
+def _described(figure: go.Figure) -> str:
+    names = dict.fromkeys(str(trace.name) for trace in figure.data if trace.name)
+    shown = ", ".join(_unescaped(name) for name in names) or "a map of cells"
+    return f"an interactive figure of {shown}. The tables hold its numbers."
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+def _embedded(json: str) -> Markup:
+    """JSON that can stand inside a script element: no character in it can end the element or open a comment."""
+    for character in "<>&\u2028\u2029":
+        json = json.replace(character, f"\\u{ord(character):04x}")
+    return Markup(json)
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {_spelled(part)}" for name, part in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(_spelled(part) for part in value)
+    return "unknown" if value is None else str(value)
+
+
+def _methods(frame: Any) -> list[tuple[str, str]]:
+    """What the frame says about how it was measured, where its rows agree; else all that they say."""
+    shown = {
+        "model": "model",
+        "family": "family",
+        "objective": "objective",
+        "revision": "revision",
+        "rank": "rank of the planes",
+        "basis": "basis of the planes",
+        "centred": "planes centred",
+        "held_out": "measured on held-out documents",
+        "unit": "rows of gradients",
+        "n_documents": "documents measured",
+        "n_sequences": "sequences measured",
+        "seq_len": "tokens a sequence, at most",
+        "exclude": "positions excluded",
+        "seed": "seed",
+    }
+    found = []
+    for column, name in shown.items():
+        if column in frame and frame[column].notna().any():
+            values = list(dict.fromkeys(frame[column].dropna()))
+            text = ", ".join(_spelled(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values[:6])
+            found.append((name, text + (", ..." if len(values) > 6 else "")))
+    return found
+
+
+def _or_none(read: Any, frame: Any) -> Any:
+    try:
+        return read(frame)
+    except UndefinedMeasureError:
+        return None

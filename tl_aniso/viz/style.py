@@ -1,0 +1,113 @@
+"""Names, colours and layout that all figures share."""
+
+from html import escape
+from typing import Any
+
+import plotly.graph_objects as go
+
+__all__ = [
+    "COLOURS",
+    "control_name",
+    "finish",
+    "line_style",
+    "missing_note",
+    "number",
+    "panel_menu",
+    "plain",
+    "step_text",
+]
+
+# After Okabe and Ito, moved to a lightness with a contrast of 3 or more on white as well as on near-black. Hue alone
+# never carries a meaning: every curve has a marker and a dash of its own.
+COLOURS = ("#1f78c8", "#d55e00", "#008f68", "#b5599b", "#a97700", "#7a7a7a", "#2f8f9d", "#8a6fd1")
+
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "star", "cross")
+_NAMES = {
+    "none": "true gradient",
+    "normal": "normal plane",
+    "shuffled_g": "shuffled g",
+}
+
+
+def plain(text: object) -> str:
+    """Text for a figure that plotly shows as it is: it takes a few tags and entities of HTML for markup.
+
+    Example:
+        >>> plain("<a href='x'>W_Q & W_K</a>")
+        "&lt;a href='x'&gt;W_Q &amp; W_K&lt;/a&gt;"
+    """
+    return escape(str(text), quote=False)
+
+
+def control_name(control: str) -> str:
+    """A control as a reader calls it; "none" is the true gradient.
+
+    Example:
+        >>> control_name("none"), control_name("input_energy")
+        ('true gradient', 'input energy')
+    """
+    return _NAMES.get(control, str(control).replace("_", " "))
+
+
+def step_text(step: float) -> str:
+    """A training step as a label.
+
+    Example:
+        >>> step_text(500.0), step_text(float("nan"))
+        ('500', 'unknown')
+    """
+    return "unknown" if step != step else f"{step:g}" if step < 1e5 else f"{step:.0f}"
+
+
+def number(value: float) -> str:
+    """A number to three digits, trailing zeros kept so that columns compare.
+
+    Example:
+        >>> number(0.8), number(17.0), number(46.94), number(3120.4), number(0.00012)
+        ('0.800', '17.0', '46.9', '3,120', '0.000120')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}".rstrip(".")
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """Colour, dash and marker of the curve of that index; the first is the thickest."""
+    colour = COLOURS[index % len(COLOURS)]
+    return {
+        "line": {"color": colour, "width": 3.5 if index == 0 else 2, "dash": _DASHES[index % len(_DASHES)]},
+        "marker": {"color": colour, "size": 8 if index == 0 else 7, "symbol": _SYMBOLS[index % len(_SYMBOLS)]},
+    }
+
+
+def missing_note(n_missing: int, n_all: int) -> str:
+    """How many values are missing, for a legend; empty if none."""
+    return f" ({n_missing} of {n_all} missing)" if n_missing else ""
+
+
+def panel_menu(labels: list[str], updates: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """A drop-down list that chooses between what a figure can show; none where there is no choice."""
+    if len(labels) < 2:
+        return []
+    buttons = [
+        {"label": plain(label), "method": "update", "args": args} for label, args in zip(labels, updates, strict=True)
+    ]
+    return [{"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "active": 0}]
+
+
+def finish(figure: go.Figure, *, height: int) -> go.Figure:
+    """Margins, legend and fonts; backgrounds stay clear, so that a figure fits a light and a dark page."""
+    figure.update_layout(
+        template="none",
+        height=height,
+        margin={"l": 64, "r": 16, "t": 48, "b": 56},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13},
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": -0.09, "yanchor": "top"},
+        hoverlabel={"align": "left"},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "#808080", "activecolor": COLOURS[0]},
+    )
+    grid = {"gridcolor": "rgba(128,128,128,0.25)", "zeroline": False, "automargin": True, "linecolor": "#808080"}
+    figure.update_xaxes(**grid)
+    figure.update_yaxes(**grid)
+    return figure
