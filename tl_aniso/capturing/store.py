@@ -151,6 +151,10 @@ class Capture:
         targets = self._tallied("targets")
         return self._tallied(f"loss|{MAIN}") / targets if targets else float("nan")
 
+    def canonical(self, site: str) -> str:
+        """The name under which a site's sums are kept: a block's output is the next block's input."""
+        return self._aliases.get(site, site)
+
     # -- halves ------------------------------------------------------------------------------------------------
 
     def half(self, name: str) -> "Capture":
@@ -196,27 +200,27 @@ class Capture:
         Returns:
             halves x shards x (rank + 1), or None where nothing was projected.
         """
-        found = self._sums.energies.get(EnergyKey(variant, kind, control, self._aliases.get(site, site)))
+        found = self._sums.energies.get(EnergyKey(variant, kind, control, self.canonical(site)))
         return None if found is None else found[[HALVES.index(half) for half in self._halves]].clone()
 
     def shard_moments(self, kind: Kind, site: str, *, control: str = "none", variant: str = MAIN) -> dict[int, Moments]:
         """Moments by shard over the halves looked at, for sites named in ``shard_sites``; else empty."""
         found: dict[int, Moments] = {}
         for half in self._halves:
-            name = self._aliases.get(site, site)
+            name = self.canonical(site)
             for shard, moments in self._sums.shards(variant, kind, control, name, half).items():
                 found[shard] = found[shard] + moments if shard in found else moments.copy()
         return found
 
     def excluded_share(self, site: str) -> float:
         """Share of rows that the filters left out at a residual site; NaN where none was seen."""
-        name = self._aliases.get(site, site)
+        name = self.canonical(site)
         rows = self._tallied(f"rows|{name}")
         return 1 - self._tallied(f"rows_kept|{name}") / rows if rows else float("nan")
 
     def excluded_energy_share(self, site: str) -> float:
         """Share of the squared norm of a residual site's rows that the filters left out; NaN where none was seen."""
-        name = self._aliases.get(site, site)
+        name = self.canonical(site)
         energy = self._tallied(f"energy|{name}")
         return 1 - self._tallied(f"energy_kept|{name}") / energy if energy else float("nan")
 

@@ -24,7 +24,7 @@ def ablation_rows(
     found: Measured, site: str, gradient: str, ranks: Sequence[int] | None, settings: dict[str, Any]
 ) -> tuple[list[Row], bool]:
     """Every row of one site, and whether it has too few rows to compare across sizes."""
-    capture, proxy = found.capture, found.proxies[site]
+    capture, proxy = found.capture, found.proxy(site)
     moments = _moments(found, site, gradient)
     if moments is None:
         raise TlAnisoError(

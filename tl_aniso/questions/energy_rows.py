@@ -49,7 +49,7 @@ def energy_rows(
     seed: int,
 ) -> Iterator[Row]:
     """Every row of one site."""
-    capture, proxy = found.capture, found.proxies[site]
+    capture, proxy = found.capture, found.proxy(site)
     kind = _KINDS[gradient]
     moments = gradient_moments(capture, kind, site)
     base = {

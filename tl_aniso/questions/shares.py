@@ -80,7 +80,7 @@ def shares_of(
         UndefinedMeasureError: the gradient is exactly zero.
         TlAnisoError: the capture projected on another plane and holds no d x d sums.
     """
-    held = capture.metadata["options"]["proxies"].get(capture._aliases.get(site, site))
+    held = capture.metadata["options"]["proxies"].get(capture.canonical(site))
     table = capture.energies(kind, site, control=control, variant=variant)
     if table is not None and held == proxy.proxy_id:
         by_shard = table.sum(0).numpy()

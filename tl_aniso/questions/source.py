@@ -13,7 +13,7 @@ from tl_aniso.capturing.run import run_capture
 from tl_aniso.capturing.store import Capture
 from tl_aniso.errors import TextError, TlAnisoError
 from tl_aniso.sites import role_of
-from tl_aniso.subspace import TangentProxies, check_rank, fit_tangent_proxies
+from tl_aniso.subspace import TangentProxies, TangentProxy, check_rank, fit_tangent_proxies
 from tl_aniso.weight_moments import CONTROL_NAMES
 
 __all__ = ["Measured", "measured"]
@@ -48,6 +48,11 @@ class Measured:
     held_out: bool
     notes: tuple[str, ...]
 
+    def proxy(self, site: str) -> TangentProxy:
+        """The proxy of a site; sites that carry one tensor share one."""
+        canonical = self.capture.canonical(site)
+        return self.proxies[canonical if canonical in self.proxies else site]
+
     def sites(self, kind: str) -> tuple[str, ...]:
         """Sites of the capture that hold rows of a kind and have a proxy."""
         capture = self.capture
@@ -55,7 +60,7 @@ class Measured:
             wanted = [s for s in capture.sites if role_of(s) in ("reader", "writer", "embedding")]
             return tuple(wanted)
         held = capture.activation_gradients if kind == "activation" else capture.activations
-        return tuple(site for site in held if site in self.proxies)
+        return tuple(site for site in held if site in self.proxies or capture.canonical(site) in self.proxies)
 
 
 def measured(

@@ -86,7 +86,7 @@ def _top_level(text: object) -> Iterator[Document]:
         return
     elif isinstance(text, torch.Tensor | np.ndarray) and text.ndim > 2:
         raise TextError(f"The ids have {text.ndim} dimensions; a document has 1, a batch of them 2.")
-    elif _is_ids(text) or isinstance(text, str | Mapping):
+    elif _is_ids(text) or isinstance(text, str | Mapping | Document):
         yield from _from_entry(text, "document")
     elif hasattr(text, "columns") and hasattr(text, "to_dict"):
         raise TextError("A data frame is not a text; pass a column of it, such as list(frame['text']).")
@@ -98,7 +98,9 @@ def _top_level(text: object) -> Iterator[Document]:
 
 
 def _from_entry(entry: object, source: str) -> Iterator[Document]:
-    if isinstance(entry, str):
+    if isinstance(entry, Document):
+        yield entry
+    elif isinstance(entry, str):
         yield Document(None, str(entry), source)  # numpy's own strings become plain ones
     elif isinstance(entry, Mapping):
         yield from _from_mapping(entry, source)
