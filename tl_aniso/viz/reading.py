@@ -85,7 +85,8 @@ def read_frame(frame: Any) -> Reading:
     if isotropy is not None:
         removed = [_removal(isotropy, panel) for panel in panels_of(isotropy)[::-1]]
         findings += removed
-        better = [finding.claim.split(":")[0] for finding in removed if finding.verdict == "holds"]
+        named = zip(panels_of(isotropy)[::-1], removed, strict=True)
+        better = [panel for panel, finding in named if finding.verdict == "holds"]
         summary.append(
             "Removing the tangent plane raises IsoScore* more than removing a normal plane does for "
             + (_and(better) if better else "none of the groups measured")
@@ -249,7 +250,7 @@ def _removal(isotropy: Any, panel: str) -> Finding:
     wide = rows.pivot(index=["step", "site"], columns="series", values="value")
     tangent, normal = wide["without tangent"], wide["without normal"]
     known = (tangent - normal).dropna()
-    claim = f"{panel}: removing the tangent plane raises IsoScore* more than removing a normal plane"
+    claim = f"{_capital(panel)}: removing the tangent plane raises IsoScore* more than removing a normal plane"
     if known.empty:
         return Finding(claim, "not known", "No site has both values.")
     high = rows[rows["series"] == "without normal"].set_index(["step", "site"])["high"].reindex(known.index)
