@@ -86,6 +86,10 @@ class TestSecondMoments:
         assert set(got) == set(reference.residuals)
         for site in got:
             assert relative(got[site].second_moment(), reference.row_moment(site)) < 1e-5, site
+            # Second moments do not see the sign of the loss, means do.
+            rows = torch.cat(reference.residual_gradients[site])
+            assert float((got[site].mean - rows.mean(0)).norm() / rows.norm() * len(rows) ** 0.5) < 1e-6, site
+            assert relative(got[site].covariance(), torch.cov(rows.T)) < 1e-5, site
 
     def test_activations(self, kind: str, wrapper: str) -> None:
         got, reference = capture_of(kind, wrapper).activations, reference_of(kind)
