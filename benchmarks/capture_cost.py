@@ -4,7 +4,27 @@ One batch of 8 documents of 128 tokens of English. The baseline is the plain Hug
 trainable: ``model(input_ids, labels=input_ids).loss.backward()`` after ``zero_grad(set_to_none=True)``, no optimiser
 step. A capture is one call of the public `capture` with that batch as token ids. Its fixed costs (checks of the
 weights, their fingerprint, the first allocation of the sums) are included: over many batches it costs less than this.
-"""Eight pieces of English, 128 tokens each, all of half A, so that they make one batch."""
+"""
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from benchmarks.real_model import load_smollm2
+from benchmarks.table import Line
+from tl_aniso import capture, fit_tangent_proxies
+from tl_aniso.text import document_hash, half_of, local_corpus
+
+__all__ = ["english_batch", "measure"]
+
+_BATCH, _LENGTH = 8, 128
+_READERS = ("blocks.*.attn.W_[QKV]", "blocks.*.mlp.W_in", "blocks.*.mlp.W_gate", "unembed.W_U")
+
+
+def english_batch(tokenizer: Any) -> list[torch.Tensor]:
+    """Eight pieces of English, 128 tokens each, all of half A, so that they make one batch."""
     found: list[torch.Tensor] = []
     for text in local_corpus(packages=()):
         ids = tokenizer(text[: 8 * _LENGTH])["input_ids"][:_LENGTH]
@@ -42,21 +62,18 @@ def measure(repeats: int, say: Callable[[str], None]) -> list[Line]:
         capture(model, documents, **arguments, **options)
         return perf_counter() - began
 
-    baseline()
     for _, arguments in runs.values():
         ours(arguments)
+    baseline()
+    before = baseline()
     ratios: dict[str, list[float]] = {name: [] for name in runs}
     for i in range(repeats):
-        before = baseline()
         times = {name: ours(arguments) for name, (_, arguments) in runs.items()}
-        # Runs lie between two baselines: where the machine's speed drifts, their mean stands in the middle.
-        reference = (before + baseline()) / 2
+        # A round lies between two baselines: where the machine's speed drifts, their mean stands in the middle.
+        after = baseline()
+        reference, before = (before + after) / 2, after
         for name, took in times.items():
             ratios[name].append(took / reference)
         shown = ", ".join(f"{took / reference:.2f}" for took in times.values())
         say(f"capture: {i + 1}/{repeats}, forward + backward {reference:.2f} s, captures {shown} of it")
-    return [_line(name, ratios[name], limit) for name, (limit, _) in runs.items()]
-
-
-def _line(name: str, ratios: Sequence[float], limit: float) -> Line:
-    return Line(f"capture / training pass: {name}", ratios, limit)
+    return [Line(f"capture / training pass: {name}", ratios[name], limit) for name, (limit, _) in runs.items()]
