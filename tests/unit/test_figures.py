@@ -108,7 +108,7 @@ def test_by_layer_keeps_embeddings_and_shows_every_site_with_its_interval():
         assert value + up == pytest.approx(rows.loc[name, "ci_high"])
     curve = _visible(figure, "true gradient")[0]
     assert list(curve.x) == [str(layer) for layer in range(12)]
-    assert any("unembed.W_U" in trace.x for trace in figure.data)
+    assert any("unembed" in trace.x for trace in figure.data)
 
 
 def test_heat_map_holds_the_numbers_and_turns_excess_at_one():
@@ -147,7 +147,10 @@ def test_isotropy_draws_the_three_scores_and_the_band():
 def test_no_band_where_it_is_not_known_everywhere():
     frame = isotropy_frame()
     frame.loc[frame["step"] == 50, "null_std"] = NAN
-    assert not any("s.d." in trace.name for trace in isotropy_by_step(frame).data)
+    frame.loc[(frame["step"] == 50) & (frame["layer"] == 0) & (frame["gradient"] == "none"), "control_value"] = NAN
+    figure = isotropy_by_step(frame)
+    assert not any("s.d." in trace.name for trace in figure.data)
+    assert figure.layout.annotations[0].text == "activations (1 of 15 missing)"
     assert isotropy_values(frame)["low"].isna().any()
 
 

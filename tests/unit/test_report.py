@@ -119,7 +119,7 @@ def test_figures_are_labelled(page):
 
 
 def test_hostile_strings_are_text(frame, tmp_path):
-    hostile = frame.assign(model=HOSTILE)
+    hostile = frame[frame["step"].isin([0.0, 100.0]) & (frame["layer"] == 0)].assign(model=HOSTILE)
     hostile["control"] = hostile["control"].replace("shuffled_g", HOSTILE)
     hostile["site"] = hostile["site"].str.replace("W_Q", HOSTILE + "W_Q")
     path = write_report(
@@ -159,7 +159,7 @@ def test_one_checkpoint(tmp_path):
     assert "nan" not in "".join(page.texts["main"]).split()
 
 
-def test_a_failure_leaves_what_was_there(frame, tmp_path, monkeypatch):
+def test_a_failure_leaves_what_was_there(tmp_path, monkeypatch):
     path = tmp_path / "r.html"
     path.write_text("old")
 
@@ -168,7 +168,7 @@ def test_a_failure_leaves_what_was_there(frame, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
-        write_report(path, frame, title="t", provenance={})
+        write_report(path, energy_frame((math.nan,), n_layers=1), title="t", provenance={})
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["r.html"]
 

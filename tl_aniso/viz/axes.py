@@ -36,9 +36,8 @@ def need_steps(values: Any, instead: str) -> None:
 
 def with_place(values: Any) -> Any:
     """The layer as a category, so that embedding and unembedding, which have none, keep a place."""
-    places = [
-        site if np.isnan(layer) else f"{layer:g}" for site, layer in zip(values["site"], values["layer"], strict=True)
-    ]
+    pairs = zip(values["site"], values["layer"], strict=True)
+    places = [site.split(".")[0] if np.isnan(layer) else f"{layer:g}" for site, layer in pairs]
     return values.assign(place=places)
 
 
@@ -66,7 +65,8 @@ def xs(x: Any) -> list[Any]:
 def x_axis(values: Any, x: str) -> dict[str, Any]:
     """What the axis of layers or of steps looks like."""
     if x == "place":
-        return {"type": "category", "categoryorder": "array", "categoryarray": [plain(p) for p in ordered(values[x])]}
+        places = [plain(place) for place in ordered(values[x])]
+        return {"type": "category", "categoryorder": "array", "categoryarray": places, "tickangle": 0}
     steps = np.array([step for step in steps_of(values) if step > 0])
     # Log-spaced checkpoints would all sit at the left edge of a linear axis, and a log axis has no step 0.
     if len(steps) > 3 and steps.max() > 20 * np.median(steps):

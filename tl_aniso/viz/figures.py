@@ -214,15 +214,18 @@ def _energy(values: Any, x: str, x_name: str, *, sites: bool) -> go.Figure:
                     (means["panel"] == panel) & (means["quantity"] == quantity) & (means["control"] == control)
                 ]
                 if len(part):
-                    style = line_style(index)
-                    figure.add_trace(_curve(part, x, control, style, panel == panels[0], row == 1), row=row, col=1)
+                    note = _most_missing(means[(means["panel"] == panel) & (means["control"] == control)])
+                    figure.add_trace(
+                        _curve(part, x, control, line_style(index), note, panel == panels[0], row == 1), row=row, col=1
+                    )
                     owners.append(panel)
             if sites and quantity == "R":
                 own = values[(values["panel"] == panel) & (values["quantity"] == "R") & (values["control"] == "none")]
                 figure.add_trace(_sites(own, x, panel == panels[0]), row=row, col=1)
                 owners.append(panel)
     finish(figure, height=260 + 170 * len(shown))
-    figure.update_xaxes(**x_axis(values, x))
+    # Each panel brings its own places, in their order: an axis of all would leave room for what is not shown.
+    figure.update_xaxes(**(x_axis(values, x) if x == "step" else {"type": "category", "tickangle": 0}))
     figure.update_xaxes(title_text=x_name, row=len(shown), col=1)
     for row, quantity in enumerate(shown, start=1):
         figure.update_yaxes(title_text=_AXIS_NAMES[quantity], row=row, col=1)
@@ -236,10 +239,20 @@ def _energy(values: Any, x: str, x_name: str, *, sites: bool) -> go.Figure:
     return figure
 
 
-def _curve(part: Any, x: str, control: str, style: dict[str, Any], visible: bool, in_legend: bool) -> go.Scatter:
+def _most_missing(means: Any) -> str:
+    """A note of the quantity or series that lacks most values: one place in a legend stands for all of them."""
+    by = "quantity" if "quantity" in means else "series"
+    counts = [
+        (int((rows["n_sites"] - rows["n_known"]).sum()), int(rows["n_sites"].sum())) for _, rows in means.groupby(by)
+    ]
+    return missing_note(*max(counts))
+
+
+def _curve(
+    part: Any, x: str, control: str, style: dict[str, Any], note: str, visible: bool, in_legend: bool
+) -> go.Scatter:
     part = part.iloc[order(part[x])]
     numbers = part["value"].to_numpy(dtype=np.float64)
-    note = missing_note(int((part["n_sites"] - part["n_known"]).sum()), int(part["n_sites"].sum()))
     name = control_name(control)
     # A name that looks like one of plotly's own placeholders must not be filled in.
     label = plain(name).replace("%{", "%&#123;")
@@ -247,10 +260,9 @@ def _curve(part: Any, x: str, control: str, style: dict[str, Any], visible: bool
         x=xs(part[x]),
         y=listed(numbers),
         customdata=listed(part[["n_known", "n_sites"]].to_numpy()),
-        # Below the first panel a name is shown only where something is missing from that panel's own curve.
         name=plain(name + note),
         legendgroup=plain(control),
-        showlegend=in_legend or bool(note),
+        showlegend=in_legend,
         visible=visible,
         mode="lines+markers",
         connectgaps=False,
@@ -283,12 +295,13 @@ def _sites(part: Any, x: str, visible: bool) -> go.Scatter:
 def _isotropy(values: Any, x: str, x_name: str) -> go.Figure:
     means = averaged(values, "panel", x)
     panels = panels_of(values)[::-1]
+    titles = [plain(panel + _most_missing(means[means["panel"] == panel])) for panel in panels]
     figure = make_subplots(
         len(panels),
         1,
         shared_xaxes=True,
         vertical_spacing=0.22 / len(panels),
-        subplot_titles=[plain(p) for p in panels],
+        subplot_titles=titles,
     )
     for row, panel in enumerate(panels, start=1):
         for series, index in zip(_SERIES, _SERIES_STYLES, strict=True):
@@ -300,7 +313,7 @@ def _isotropy(values: Any, x: str, x_name: str) -> go.Figure:
                 for trace in _band(part, x):
                     figure.add_trace(trace, row=row, col=1)
             style = line_style(index)
-            curve = _curve(part.assign(control=series), x, series, style, True, row == 1)
+            curve = _curve(part, x, series, style, "", True, row == 1)
             figure.add_trace(curve, row=row, col=1)
     finish(figure, height=120 + 190 * len(panels))
     figure.update_annotations(font_size=13, x=0, xanchor="left")

@@ -60,7 +60,7 @@ def energy_tables(energy: Any) -> tuple[Table, ...]:
         The table of the main panel first.
     """
     controls = controls_of(energy)
-    means = averaged(energy, "step", "panel")
+    means = _lookup(averaged(energy, "step", "panel"))
     steps = key_steps(energy)
     if "only" in steps:
         panels = panels_of(energy)
@@ -76,6 +76,7 @@ def energy_tables(energy: Any) -> tuple[Table, ...]:
         caption = "R, E and excess of the true gradient beside every control, by group of sites. " + _how(energy)
         return (Table(caption, ("gradient or control",), groups, QUANTITIES, rows),)
     first = main_panel(energy)
+    held = {panel: set(energy.loc[energy["panel"] == panel, "control"]) for panel in panels_of(energy)}
     return tuple(
         Table(
             f"{_capital(panel)} ({_n_sites(energy, panel)}): R, E and excess of the true gradient beside every "
@@ -91,7 +92,7 @@ def energy_tables(energy: Any) -> tuple[Table, ...]:
                     c == "none",
                 )
                 for c in controls
-                if len(means[(means["panel"] == panel) & (means["control"] == c)])
+                if c in held[panel]
             ),
         )
         for panel in [first, *(other for other in panels_of(energy) if other != first)]
@@ -128,7 +129,7 @@ def isotropy_table(isotropy: Any) -> Table:
     """IsoScore* before, without tangent and without normal, at the first and last step or at the only one."""
     steps = steps_of(isotropy)
     shown = steps if len(steps) == 1 else [steps[0], steps[-1]]
-    means = averaged(isotropy, "step", "panel")
+    means = _lookup(averaged(isotropy, "step", "panel"))
     series = ("before", "without tangent", "without normal")
     rows = []
     for panel in panels_of(isotropy)[::-1]:
@@ -150,7 +151,7 @@ def isotropy_table(isotropy: Any) -> Table:
     )
 
 
-def _cells(means: Any, step: float, panel: str, control: str) -> tuple[Cell, ...]:
+def _cells(means: dict[Any, Any], step: float, panel: str, control: str) -> tuple[Cell, ...]:
     return tuple(
         Cell("–")
         if (quantity, control) in (("excess", "none"), ("excess", "normal"))
@@ -159,13 +160,14 @@ def _cells(means: Any, step: float, panel: str, control: str) -> tuple[Cell, ...
     )
 
 
-def _find(means: Any, step: float, panel: str, name: str, quantity: str | None = None) -> Any:
-    chosen = (means["step"].isna() if np.isnan(step) else means["step"] == step) & (means["panel"] == panel)
-    chosen &= means["series" if quantity is None else "control"] == name
-    if quantity is not None:
-        chosen &= means["quantity"] == quantity
-    rows = means[chosen]
-    return rows.iloc[0].to_dict() if len(rows) else None
+def _find(lookup: dict[Any, Any], step: float, panel: str, name: str, quantity: str | None = None) -> Any:
+    return lookup.get((step_text(step), panel, quantity, name))
+
+
+def _lookup(means: Any) -> dict[Any, Any]:
+    """Rows of a table of means by step (as text: NaN does not equal itself), panel, quantity, and control or series."""
+    rows = means.to_dict("records")
+    return {(step_text(r["step"]), r["panel"], r.get("quantity"), r.get("control", r.get("series"))): r for r in rows}
 
 
 def _cell(row: Any) -> Cell:

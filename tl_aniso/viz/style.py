@@ -99,11 +99,11 @@ def finish(figure: go.Figure, *, height: int) -> go.Figure:
     figure.update_layout(
         template="none",
         height=height,
-        margin={"l": 64, "r": 16, "t": 48, "b": 56},
+        margin={"l": 64, "r": 16, "t": 48, "b": 72},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         font={"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13},
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": -0.09, "yanchor": "top"},
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom"},
         hoverlabel={"align": "left"},
         modebar={"bgcolor": "rgba(0,0,0,0)", "color": "#808080", "activecolor": COLOURS[0]},
     )

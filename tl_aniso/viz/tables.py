@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
-from tl_aniso.results import geometric_mean, group_of
+from tl_aniso.results import group_of
 
 __all__ = [
     "QUANTITIES",
@@ -142,34 +142,29 @@ def averaged(values: Any, *keys: str) -> Any:
         n_sites, and how many sites have an interval ``above``, ``around`` and ``below`` 1. Values that are not
         finite, and 0 under a geometric mean, are left out and missing from n_known; NaN where nothing is left.
     """
-    names = ["series"] if "series" in values else ["quantity", "control"]
-    records = []
-    for key, rows in values.groupby([*keys, *names], sort=False, dropna=False):
-        is_ratio = "quantity" in names and key[names.index("quantity") + len(keys)] != "E"
-        numbers = rows["value"].to_numpy(dtype=np.float64)
-        known = np.isfinite(numbers) & ((numbers > 0) if is_ratio else True)
-        low, high = rows["low"].to_numpy(dtype=np.float64), rows["high"].to_numpy(dtype=np.float64)
-        bounded = known & np.isfinite(low) & np.isfinite(high)
-        records.append(
-            {
-                **dict(zip([*keys, *names], key, strict=True)),
-                "value": _mean(numbers[known], is_ratio),
-                "low": _mean(low[bounded], False),
-                "high": _mean(high[bounded], False),
-                "n_known": int(known.sum()),
-                "n_sites": len(rows),
-                "above": int((bounded & (low > 1)).sum()),
-                "around": int((bounded & (low <= 1) & (high >= 1)).sum()),
-                "below": int((bounded & (high < 1)).sum()),
-            }
-        )
-    return pd.DataFrame(records)
-
-
-def _mean(numbers: Any, is_ratio: bool) -> float:
-    if not len(numbers):
-        return float("nan")
-    return geometric_mean(numbers) if is_ratio else float(np.mean(numbers))
+    by = [*keys, *(["series"] if "series" in values else ["quantity", "control"])]
+    numbers, low, high = (values[name].to_numpy(dtype=np.float64) for name in ("value", "low", "high"))
+    is_ratio = (values["quantity"] != "E").to_numpy() if "quantity" in values else np.zeros(len(values), dtype=bool)
+    known = np.isfinite(numbers) & ((numbers > 0) | ~is_ratio)
+    bounded = known & np.isfinite(low) & np.isfinite(high)
+    added = np.where(known, numbers, np.nan)
+    added[is_ratio] = np.log(added[is_ratio])
+    work = values[by].assign(
+        value=added,
+        low=np.where(bounded, low, np.nan),
+        high=np.where(bounded, high, np.nan),
+        n_known=known.astype(int),
+        n_sites=1,
+        above=(bounded & (low > 1)).astype(int),
+        around=(bounded & (low <= 1) & (high >= 1)).astype(int),
+        below=(bounded & (high < 1)).astype(int),
+    )
+    counts = ("n_known", "n_sites", "above", "around", "below")
+    how = {"value": "mean", "low": "mean", "high": "mean", **dict.fromkeys(counts, "sum")}
+    means = work.groupby(by, sort=False, dropna=False).agg(how).reset_index()
+    if "quantity" in means:
+        means["value"] = means["value"].where(means["quantity"] == "E", np.exp(means["value"]))
+    return means
 
 
 def _checked(frame: Any) -> Any:
