@@ -107,15 +107,14 @@ def causal_head(unembed: nn.Module, hidden: Float[Tensor, "batch length d"], tar
     with torch.no_grad():
         for start in range(0, batch, per_chunk):
             rows = slice(start, start + per_chunk)
-            logits = unembed(hidden[rows]).float()
+            log_probabilities = torch.log_softmax(unembed(hidden[rows]).float(), dim=-1)
             ids, carries = targets.ids[rows, :, None], targets.carries[rows]
-            log_total = torch.logsumexp(logits, dim=-1)
-            per_token = log_total - logits.gather(-1, ids)[..., 0]
+            per_token = -log_probabilities.gather(-1, ids)[..., 0]
             loss[rows] = per_token.mul_(carries).sum(1, dtype=loss.dtype)
-            # From here the logits' own memory holds their gradient: softmax minus one-hot, where a target is.
-            probabilities = logits.sub_(log_total[..., None]).exp_()
-            probabilities.scatter_add_(-1, ids, torch.full_like(ids, -1, dtype=logits.dtype))
-            probabilities.mul_(carries[..., None])
+            # From here the same memory holds the logits' gradient: softmax minus one-hot, where a target is.
+            probabilities = log_probabilities.exp_()
+            probabilities.scatter_add_(-1, ids, torch.full_like(ids, -1, dtype=probabilities.dtype))
+            probabilities[~carries] = 0
             gradient[rows] = (probabilities.to(weight.dtype) @ weight).float()
             if inner is not None:
                 inner[rows] = torch.bmm(probabilities, probabilities.transpose(1, 2))
