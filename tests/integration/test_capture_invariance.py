@@ -248,6 +248,33 @@ class TestFilters:
         for name, moments in filtered.weight_gradients.items():
             assert torch.equal(moments.scatter, plain.weight_gradients[name].scatter), name
 
+    def test_padding_has_no_say_in_what_a_sink_is(self) -> None:
+        changed = copy.deepcopy(self.model())
+        with torch.no_grad():
+            changed.model.embed_tokens.weight[0] *= 1000  # the id that pads
+        options = {"exclude": "sink", "progress": False}
+        alone = [capture(changed, [document], **options) for document in self.documents()]
+        together = capture(changed, self.documents(), batch_size=len(DOCUMENTS), **options)
+        for site, moments in together.activations.items():
+            assert moments.count == sum(one.activations[site].count for one in alone), site
+        assert together.excluded_share("blocks.0.hook_resid_pre") > 0
+
+    @pytest.mark.parametrize("kind", ["neox-parallel", "neox-sequential"])
+    def test_inputs_lose_the_sinks_they_read_and_outputs_those_they_write(self, kind: str) -> None:
+        changed = tiny_model(kind)
+
+        def push(_module: Any, _args: Any, output: Tensor) -> Tensor:
+            return torch.cat([output[:, :1] * 1e4, output[:, 1:]], dim=1)
+
+        changed.gpt_neox.layers[0].attention.dense.register_forward_hook(push)  # position 0 of every sequence
+        got = capture(changed, DOCUMENTS[:4], exclude="sink", progress=False).activations
+        tokens = sum(map(len, DOCUMENTS[:4]))
+        parallel = kind == "neox-parallel"
+        assert got["blocks.0.hook_resid_pre"].count == got["blocks.0.attn.input"].count == tokens
+        assert got["blocks.0.mlp.input"].count == (tokens if parallel else tokens - 4)
+        for site in ("blocks.0.attn.W_O.output", "blocks.0.mlp.W_out.output", "blocks.0.hook_resid_post"):
+            assert got[site].count == tokens - 4, site
+
     def test_shares_follow_the_half(self) -> None:
         got = capture(self.model(), self.documents(), progress=False)
         site, shares = "blocks.0.hook_resid_pre", {}
