@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 a run failed, 2 bad arguments.
 """
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +50,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     options = build_parser().parse_args(arguments)
+    # A batch system that ends a job sends SIGTERM; let it unwind like Ctrl-C, so that temporary files go.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         if options.command == "demo":
             from tl_aniso.commands.demo import demo_command
@@ -64,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("tl-aniso: interrupted; nothing half-written was left behind", file=sys.stderr)
         return 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return 0
 
 

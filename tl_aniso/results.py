@@ -100,7 +100,7 @@ class TangentEnergy(Result):
     """
 
     def table(self) -> pd.DataFrame:
-        """Geometric means of R, mean E, and median excess, by gradient, group and rank."""
+        """Mean E, geometric means of R and of excess, by gradient, group and rank."""
         ratio = self._measure("r_energy")
         share = self._measure("energy_share")
         keys = ["gradient", "group", "rank"]
@@ -116,7 +116,7 @@ class TangentEnergy(Result):
             excess["group"] = excess["site"].map(group_of)
             for control in excess["control"].unique():
                 rows = excess[excess["control"] == control].groupby(keys, sort=False)
-                table[f"excess {control}"] = rows["value"].median()
+                table[f"excess {control}"] = rows["value"].agg(geometric_mean)
         return table.reset_index()
 
     def plot(self) -> Any:

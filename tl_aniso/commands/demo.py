@@ -10,7 +10,7 @@ from tl_aniso.commands.output import fresh_directory, print_table
 from tl_aniso.demo import DemoResult, demo_text, run_demo, save_demo
 from tl_aniso.progress import say
 from tl_aniso.training import DecoderRecipe
-from tl_aniso.viz.reading import reading
+from tl_aniso.viz.reading import read_frame
 from tl_aniso.viz.report import write_report
 
 __all__ = ["demo_command"]
@@ -35,8 +35,7 @@ def demo_command(*, seed: int, steps: int, out: Path) -> None:
         )
     steps_table = result.by_step()
     print_table(steps_table.round(3), f"weight gradients, block readers, seed {seed}: geometric means over sites")
-    for line in reading(result.frame):
-        print(line)
+    print(read_frame(result.frame))
     print(f"\n{out / 'report.html'}: every layer, site and control ({time.monotonic() - began:.0f} s)")
 
 

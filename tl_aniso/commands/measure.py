@@ -13,7 +13,7 @@ from tl_aniso.models import LoadedModel, load_model
 from tl_aniso.progress import say
 from tl_aniso.questions.single import measure_once
 from tl_aniso.text import iter_documents
-from tl_aniso.viz.reading import reading
+from tl_aniso.viz.reading import read_frame
 from tl_aniso.viz.report import write_report
 
 __all__ = ["measure_command"]
@@ -50,8 +50,7 @@ def measure_command(options: argparse.Namespace) -> None:
         )
     print_table(found.energy.table(), "gradient energy in tangent directions")
     print_table(found.isotropy.table(), "isotropy (IsoScore*) after ablation")
-    for line in (*reading(frame), *(f"note: {note}" for note in notes)):
-        print(line)
+    print("\n".join((str(read_frame(frame)), *(f"note: {note}" for note in notes))))
     print(f"\n{options.out / 'report.html'}: every layer, site and control ({time.monotonic() - began:.0f} s)")
 
 

@@ -1,5 +1,6 @@
 """Load a causal language model and its own tokenizer, in float32."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,10 @@ def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
     if gguf:
         extra["gguf_file"] = gguf
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()  # its redrawn lines would fill a log file
     try:
         model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **extra)
         tokenizer = AutoTokenizer.from_pretrained(name, **extra)
