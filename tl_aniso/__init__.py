@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from tl_aniso.energy import energy_null, energy_share
     from tl_aniso.errors import TlAnisoError
     from tl_aniso.isotropy import isoscore, isoscore_star, participation_ratio
-    from tl_aniso.questions import ablation_isotropy, tangent_energy
     from tl_aniso.moments import Moments
+    from tl_aniso.questions import ablation_isotropy, tangent_energy
     from tl_aniso.subspace import TangentProxies, TangentProxy, fit_tangent_proxies, normal_controls
 
 __version__ = "0.1.0"
