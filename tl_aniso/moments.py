@@ -21,7 +21,7 @@ _ROWS_AT_ONCE = 4096
 _SPLIT_FROM = 256
 _SPLIT_INTO = 4
 # Rank-one corrections are kept as vectors and applied together: one pass over d x d, not two per update.
-_MOST_PENDING = 64
+_MOST_PENDING = 16
 # A float32 column of equal values leaves a standard deviation of up to about 1e-9 of its mean; real float32
 # rows that differ at all leave 1e-8 or more.
 _CONSTANT_TOLERANCE = 1e-8
@@ -141,10 +141,13 @@ class Moments:
             self._mean = torch.zeros(d, dtype=torch.float64, device=place)
             # Only the lower triangle is meaningful: `_add_gram` leaves most of the upper one alone.
             self._lower = torch.zeros(d, d, dtype=torch.float64, device=place)
+            # One buffer for good: small tensors that outlive an update would lie scattered between its large
+            # temporaries and keep the allocator from reusing their memory.
+            self._pending = torch.empty(_MOST_PENDING if centred else 0, d, dtype=torch.float64, device=place)
         self._count = 0
         self._centred = centred
         self._eps = 0.0
-        self._pending: list[tuple[float, Tensor]] = []
+        self._weights: list[float] = []
 
     # -- accumulating --
 
@@ -217,18 +220,18 @@ class Moments:
         self._count = total
 
     def _push(self, weight: float, vector: Tensor) -> None:
-        self._pending.append((weight, vector))
-        if len(self._pending) >= _MOST_PENDING:
+        self._pending[len(self._weights)].copy_(vector)
+        self._weights.append(weight)
+        if len(self._weights) == _MOST_PENDING:
             self._flush()
 
     def _flush(self) -> None:
-        if not self._pending:
+        if not self._weights:
             return
         with torch.no_grad(), torch.inference_mode(False):
-            weights, vectors = zip(*self._pending, strict=True)
-            stack = torch.stack(vectors)
-            self._lower.addmm_((stack * stack.new_tensor(weights)[:, None]).T, stack)
-        self._pending = []
+            stack = self._pending[: len(self._weights)]
+            self._lower.addmm_((stack * stack.new_tensor(self._weights)[:, None]).T, stack)
+        self._weights.clear()
 
     def add_sums(self, count: int, total: Float[Tensor, "d d"] | np.ndarray) -> Self:
         """Add a sum of outer products that was formed elsewhere; for uncentred moments.
