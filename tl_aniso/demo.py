@@ -1,13 +1,15 @@
 """The embedded default: train a small decoder on text already on the machine, and measure it while it learns."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Int64
 from transformers import GPTNeoXForCausalLM, PreTrainedTokenizerFast
 
@@ -21,7 +23,7 @@ from tl_aniso.subspace import TangentProxies, fit_tangent_proxies
 from tl_aniso.text import document_hash, half_of, local_corpus, split_documents
 from tl_aniso.training import DecoderRecipe, measured_documents, pack_windows, train_decoder, train_tokenizer
 
-__all__ = ["DemoResult", "DemoText", "demo_text", "run_demo"]
+__all__ = ["DemoResult", "DemoText", "demo_text", "run_demo", "save_demo"]
 
 # Early is the first 30% of the steps, as in arXiv:2604.08764.
 EARLY_FRACTION = 0.3
@@ -65,6 +67,16 @@ class DemoResult:
     def by_step(self, gradient: str = "weight", group: str = "readers") -> pd.DataFrame:
         """R true beside R of every control, by step; see `energy_by_step`."""
         return energy_by_step(self.frame, gradient=gradient, group=group)
+
+    def by_layer(self, step: int, gradient: str = "weight", group: str = "readers") -> pd.DataFrame:
+        """The same by layer, at one step."""
+        return energy_by_step(self.frame[self.frame["step"] == step], gradient=gradient, group=group, by="layer")
+
+    @property
+    def peak(self) -> int:
+        """The step at which R of the block readers is largest."""
+        table = self.by_step()
+        return int(table.loc[table["R"].idxmax(), "step"])
 
 
 @dataclass
@@ -185,18 +197,30 @@ def run_demo(
         if on_step is not None:
             on_step(step, loss)
 
-    run = train_decoder(
-        recipe,
-        text.windows,
-        seed=seed,
-        on_checkpoint=lambda step, model, loss: probe.checkpoint(step, model),
-        on_step=stepped,
-    )
-    probe.freeze()
+    with _one_thread():
+        run = train_decoder(
+            recipe,
+            text.windows,
+            seed=seed,
+            on_checkpoint=lambda step, model, loss: probe.checkpoint(step, model),
+            on_step=stepped,
+        )
+        probe.freeze()
     if probe.proxies is None:
         raise TlAnisoError("no planes were fitted")
     frame = pd.concat(probe.frames, ignore_index=True).sort_values("step", kind="stable", ignore_index=True)
     return DemoResult(frame, probe.proxies, tuple(losses), run.model, text.tokenizer, tuple(probe.notes))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread for tensors this small: more gain little on idle cores and cost many times over on busy ones."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def save_demo(result: DemoResult, directory: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from tl_aniso.commands.output import fresh_directory, print_table
+from tl_aniso.commands.output import fresh_directory, print_table, print_text
 from tl_aniso.errors import TextError
 from tl_aniso.models import LoadedModel, load_model
 from tl_aniso.progress import say
@@ -50,7 +50,7 @@ def measure_command(options: argparse.Namespace) -> None:
         )
     print_table(found.energy.table(), "gradient energy in tangent directions")
     print_table(found.isotropy.table(), "isotropy (IsoScore*) after ablation")
-    print("\n".join((str(read_frame(frame)), *(f"note: {note}" for note in notes))))
+    print_text("\n".join((str(read_frame(frame)), *(f"note: {note}" for note in notes))))
     print(f"\n{options.out / 'report.html'}: every layer, site and control ({time.monotonic() - began:.0f} s)")
 
 

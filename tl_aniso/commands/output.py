@@ -2,17 +2,19 @@
 
 import shutil
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from tl_aniso.errors import TlAnisoError
 
-__all__ = ["fresh_directory", "print_table"]
+__all__ = ["fresh_directory", "print_table", "print_text"]
 
 _MARK = ".tl-aniso"
 
@@ -48,7 +50,7 @@ def fresh_directory(target: Path) -> Iterator[Path]:
 
 def print_table(frame: pd.DataFrame, title: str) -> None:
     """A table on standard output; numbers to three digits, missing ones as a dash."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for column in frame.columns:
         table.add_column(str(column), justify="left" if frame[column].dtype == object else "right")
     for row in frame.itertuples(index=False):
@@ -56,6 +58,14 @@ def print_table(frame: pd.DataFrame, title: str) -> None:
     console = Console()
     # Without a terminal nothing may be cut off: width is then that of the content.
     console.print(table) if console.is_terminal else Console(width=200).print(table)
+
+
+def print_text(text: object) -> None:
+    """Paragraphs on standard output, wrapped between words."""
+    width = min(Console().width, 110)
+    print()
+    for line in str(text).splitlines():
+        print(textwrap.fill(line, width, subsequent_indent="  " if line.startswith("*") else ""))
 
 
 def _cell(value: object) -> str:
