@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 a run failed, 2 bad arguments.
 """
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -50,6 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     options = build_parser().parse_args(arguments)
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # other libraries' redrawn bars would fill a log file
     # A batch system that ends a job sends SIGTERM; let it unwind like Ctrl-C, so that temporary files go.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
