@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -40,9 +41,8 @@ def fused_heads(n_heads: int, parts: int = 3) -> Split:
     """
 
     def split(fused: Float[Tensor, "batch length fused"]) -> tuple[Float[Tensor, "batch length side"], ...]:
-        batch, length, width = fused.shape
-        heads = fused.reshape(batch, length, n_heads, parts, width // (n_heads * parts))
-        return tuple(heads[:, :, :, part].reshape(batch, length, -1) for part in range(parts))
+        pattern = "batch length (head part side) -> part batch length (head side)"
+        return tuple(rearrange(fused, pattern, head=n_heads, part=parts))
 
     return split
 
