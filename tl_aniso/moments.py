@@ -151,11 +151,12 @@ class Moments:
 
     # -- accumulating --
 
-    def update(self, rows: Float[Tensor, "n d"] | np.ndarray) -> Self:
+    def update(self, rows: Float[Tensor, "n d"] | np.ndarray, *, scratch: bool = False) -> Self:
         """Add rows; returns itself, so that calls chain. No rows is a no-op.
 
         Args:
             rows: n x d, samples first. The caller's graph is never kept.
+            scratch: the rows may be overwritten, which saves a copy of them.
 
         Raises:
             TlAnisoError: `rows` is not n x d.
@@ -177,24 +178,24 @@ class Moments:
             self._eps = max(self._eps, torch.finfo(values.dtype).eps)
             if values.dtype not in (torch.float32, torch.float64):
                 values = values.to(torch.float32)
-            sums = values.sum(0)
-            if not torch.isfinite(sums).all() and not torch.isfinite(values).all():
+            pieces = values.split(_ROWS_AT_ONCE)
+            sums = [piece.sum(0) for piece in pieces]
+            if not torch.isfinite(torch.stack(sums)).all() and not torch.isfinite(values).all():
                 bad = int((~torch.isfinite(values)).any(1).sum())
                 raise UndefinedMeasureError(f"{bad} of {values.shape[0]} rows hold values that are not finite")
-            for piece in values.split(_ROWS_AT_ONCE):
-                self._add_rows(piece)
+            for piece, total in zip(pieces, sums, strict=True):
+                self._add_rows(piece, total / piece.shape[0], scratch)
             if not torch.isfinite(self._lower.diagonal().sum()):
                 raise UndefinedMeasureError("the squares of the rows overflow; scale the rows down")
         return self
 
-    def _add_rows(self, rows: Tensor) -> None:
+    def _add_rows(self, rows: Tensor, centre: Tensor, scratch: bool) -> None:
         n, place = rows.shape[0], self._mean.device
         if not self._centred:
             self._add_gram(rows)
             self._count += n
             return
-        centre = rows.mean(0)
-        centred = rows - centre
+        centred = rows.sub_(centre) if scratch else rows - centre
         delta = centred.mean(0).to(place, torch.float64)
         self._add_gram(centred)
         self._push(-float(n), delta)

@@ -15,7 +15,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 
 from tl_aniso.capturing.layout import Layout, Matrix
-from tl_aniso.errors import ModelError, SiteError, UndefinedMeasureError
+from tl_aniso.errors import ModelError, SiteError
 from tl_aniso.sites import EMBEDDING, residual_site
 
 __all__ = ["Consumer", "Tap", "tapped"]
@@ -43,15 +43,24 @@ class Consumer(Protocol):
 class Tap:
     """A model with its hooks in place. `forward` runs a batch, `backward` sends a gradient back through it."""
 
-    def __init__(self, layout: Layout, consumer: Consumer, *, gradients: bool, matrices: frozenset[str]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        consumer: Consumer,
+        *,
+        gradients: bool,
+        matrices: frozenset[str],
+        residuals: frozenset[str],
+    ) -> None:
         self._layout = layout
         self._consumer = consumer
         self._gradients = gradients
         self._matrices = [m for m in layout.matrices[:-1] if matrices.intersection((*m.sites, m.activation))]
         self._embedding_wanted = EMBEDDING in matrices
+        self._residuals = residuals
         self._leaf: Tensor | None = None
         self._counts: Counter[str] = Counter()
-        self._expected: set[str] = set()
+        self._expected: dict[str, set[str]] = {"forward": set(), "backward": set()}
         self._handles: list[Any] = []
 
     def forward(self, ids: Integer[Tensor, "batch length"]) -> Float[Tensor, "batch length d"]:
@@ -106,7 +115,7 @@ class Tap:
             if block.mid is not None:
                 self._watch_input(block.mid, residual_site(layer, "mid"))
         last = residual_site(len(layout.blocks) - 1, "post")
-        self._expected.add(last)
+        self._expect(last, backward=last in self._residuals)
 
         def after(_module: nn.Module, _args: Any, output: Any) -> None:
             self._deliver_residual(last, output[0] if isinstance(output, tuple) else output)
@@ -134,8 +143,13 @@ class Tap:
         self._leaf = output.detach().requires_grad_(True)
         return self._leaf.clone()  # a leaf cannot be changed in place, which hooks of the user may do
 
+    def _expect(self, site: str, *, backward: bool) -> None:
+        self._expected["forward"].add(site)
+        if backward:
+            self._expected["backward"].add(site)
+
     def _watch_input(self, module: nn.Module, site: str) -> None:
-        self._expected.add(site)
+        self._expect(site, backward=site in self._residuals)
 
         def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             self._deliver_residual(site, _first_tensor(args, kwargs, site))
@@ -145,17 +159,17 @@ class Tap:
     def _deliver_residual(self, site: str, value: Tensor) -> None:
         self._counts[site] += 1
         self._consumer.residual(site, value.detach())
-        if self._gradients:
+        if self._gradients and site in self._residuals:
 
             def received(gradient: Tensor) -> None:
                 self._counts[site] += 1
-                self._consumer.residual_gradient(site, _finite(gradient, site))
+                self._consumer.residual_gradient(site, gradient)
 
             _on_gradient(value, received, site)
 
     def _watch_matrix(self, matrix: Matrix) -> None:
         name = "+".join(matrix.sites)
-        self._expected.add(name)
+        self._expect(name, backward=True)
 
         def after(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
             self._counts[name] += 1
@@ -171,7 +185,7 @@ class Tap:
                         f"the input of {name} was changed in place after it was read; its gradient would be wrong"
                     )
                 self._counts[name] += 1
-                self._consumer.matrix_gradient(matrix, inputs, _finite(gradient, name))
+                self._consumer.matrix_gradient(matrix, inputs, gradient)
 
             _on_gradient(output, received, name)
 
@@ -179,7 +193,7 @@ class Tap:
         self._handles.append(matrix.module.register_forward_hook(after, with_kwargs=True, prepend=True))
 
     def _check(self, direction: str) -> None:
-        for site in sorted(self._expected):
+        for site in sorted(self._expected[direction]):
             if self._counts[site] != 1:
                 raise SiteError(f"{site} delivered {self._counts[site]} tensors in the {direction} pass instead of 1")
 
@@ -191,6 +205,7 @@ def tapped(
     *,
     gradients: bool,
     matrices: frozenset[str],
+    residuals: frozenset[str],
     dtype: torch.dtype | None = None,
 ) -> Iterator[Tap]:
     """A `Tap` on the model for the duration of a block; the model is as before afterwards.
@@ -203,12 +218,13 @@ def tapped(
         consumer: receives the tensors.
         gradients: whether a backward pass will follow each forward pass.
         matrices: names of the weight sites and matrix activations that are wanted.
+        residuals: residual sites whose gradients are wanted.
         dtype: run under autocast of this type; None runs in the weights' own.
     """
     root = layout.root
     modes = [(module, module.training) for module in root.modules()]
     flags = [(parameter, parameter.requires_grad) for parameter in root.parameters()]
-    tap = Tap(layout, consumer, gradients=gradients, matrices=matrices)
+    tap = Tap(layout, consumer, gradients=gradients, matrices=matrices, residuals=residuals)
     kind = layout.device.type
     try:
         for module, _ in modes:
@@ -245,9 +261,3 @@ def _on_gradient(value: Tensor, received: Callable[[Tensor], None], site: str) -
             "the residual stream, or a module that runs under no_grad)"
         )
     value.register_hook(received)
-
-
-def _finite(gradient: Tensor, site: str) -> Tensor:
-    if not bool(torch.isfinite(gradient.sum())) and not bool(torch.isfinite(gradient).all()):
-        raise UndefinedMeasureError(f"the gradient at {site} holds NaN or infinite values")
-    return gradient

@@ -119,8 +119,6 @@ class Reducer:
 
     def residual_gradient(self, site: str, gradient: Float[Tensor, "batch length d"]) -> None:
         """dL/dh at a residual site, one row a token."""
-        if site not in self.wanted.activation_gradients:
-            return
         keep = self._keep[site]
         self._add_rows("activation_gradient", site, gradient, keep)
         basis = self.wanted.bases.get(site)
@@ -195,13 +193,15 @@ class Reducer:
             try:
                 # Whole rows by index: a boolean mask over both dimensions copies six times as slowly.
                 kept = value[rows].flatten(0, 1).index_select(0, keep[rows].flatten().nonzero()[:, 0])
-                moments.update(kept.float())
+                moments.update(kept.float(), scratch=True)
             except UndefinedMeasureError as error:
                 raise UndefinedMeasureError(f"{kind.replace('_', ' ')} at {site}: {error}") from error
 
     def _add_energy(self, kind: str, control: str, site: str, along: Tensor, total: Tensor) -> None:
         key = EnergyKey(self.variant, kind, control, site)
         columns = torch.cat([along, total[:, None]], dim=1)
+        if not bool(torch.isfinite(columns).all()):
+            raise UndefinedMeasureError(f"{kind.replace('_', ' ')} at {site}: energies are not finite")
         self.sums.add_energy(key, HALVES.index(self._half), self._shards, columns, self.wanted.n_shards)
 
     def _rows(self, values: Tensor, group: str | None) -> Rows:

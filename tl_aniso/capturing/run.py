@@ -183,7 +183,14 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
     unembed = layout.unembed.module
     kernel = UNEMBEDDING in plan.wanted.weights
     needs_head = backward or UNEMBEDDING_INPUT in plan.wanted.activations
-    with tapped(layout, reducer, gradients=backward, matrices=plan.matrices, dtype=options.autocast) as tap:
+    with tapped(
+        layout,
+        reducer,
+        gradients=backward,
+        matrices=plan.matrices,
+        residuals=plan.wanted.activation_gradients,
+        dtype=options.autocast,
+    ) as tap:
         for batch in track(batches, description, total=len(batches), enabled=progress):
             on_device = dataclasses.replace(batch, ids=batch.ids.to(layout.device), mask=batch.mask.to(layout.device))
             targets = causal_targets(on_device.ids, on_device.mask)
