@@ -82,5 +82,7 @@ def test_the_command_writes_table_page_planes_and_model(tmp_path, capsys, monkey
     assert main(["demo", "--out", str(out)]) == 0
     names = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     assert names == {"results.csv", "report.html", "proxies", "model"}
-    assert "R shuffled_labels" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    for expected in ("true R", "shuffled labels", "excess by step", "R by layer", "IsoScore*", "DOES NOT HOLD"):
+        assert expected in shown
     assert "<title>" in (out / "report.html").read_text(encoding="utf-8")
