@@ -21,7 +21,7 @@ _ROWS_AT_ONCE = 4096
 _SPLIT_FROM = 256
 _SPLIT_INTO = 4
 # Rank-one corrections are kept as vectors and applied together: one pass over d x d, not two per update.
-_MOST_PENDING = 16
+_MOST_PENDING = 32
 # A float32 column of equal values leaves a standard deviation of up to about 1e-9 of its mean; real float32
 # rows that differ at all leave 1e-8 or more.
 _CONSTANT_TOLERANCE = 1e-8

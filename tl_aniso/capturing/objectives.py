@@ -17,8 +17,8 @@ from tl_aniso.text.sequences import Sequence
 
 __all__ = ["Head", "Targets", "causal_head", "causal_targets", "check_objective", "shuffled_targets"]
 
-# Logits held at once, in elements: 2^24 floats are 64 MiB, and a product this large runs at full speed.
-_CHUNK = 2**24
+# Logits held at once, in elements: 2^25 floats are 128 MiB; with fewer rows the products slow down.
+_CHUNK = 2**25
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,15 @@ def causal_head(unembed: nn.Module, hidden: Float[Tensor, "batch length d"], tar
     with torch.no_grad():
         for start in range(0, batch, per_chunk):
             rows = slice(start, start + per_chunk)
-            log_probabilities = torch.log_softmax(unembed(hidden[rows]).float(), dim=-1)
+            logits = unembed(hidden[rows]).float()
             ids, carries = targets.ids[rows, :, None], targets.carries[rows]
-            per_token = -log_probabilities.gather(-1, ids)[..., 0]
+            at_target, peak = logits.gather(-1, ids), logits.amax(-1, keepdim=True)
+            # From here the logits' own memory holds their gradient: softmax minus one-hot, where a target is.
+            probabilities = logits.sub_(peak).exp_()
+            total = probabilities.sum(-1, keepdim=True)
+            per_token = (total.log() + peak - at_target)[..., 0]
             loss[rows] = per_token.mul_(carries).sum(1, dtype=loss.dtype)
-            # From here the same memory holds the logits' gradient: softmax minus one-hot, where a target is.
-            probabilities = log_probabilities.exp_()
+            probabilities.div_(total)
             probabilities.scatter_add_(-1, ids, torch.full_like(ids, -1, dtype=probabilities.dtype))
             probabilities[~carries] = 0
             gradient[rows] = (probabilities.to(weight.dtype) @ weight).float()
