@@ -14,7 +14,7 @@ from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.isotropy import Target, score, shrunk, target_scale
 from tl_aniso.planes import complement_frames
 
-__all__ = ["Ablation", "ablate"]
+__all__ = ["Ablation", "ablate", "check_settings"]
 
 # Where a control leaves less than this share of the variance, differences of traces lose too many digits.
 _CANCELS = 1e-5
@@ -118,13 +118,7 @@ def ablate(
         >>> round(result.before, 3), round(result.without_tangent, 3), result.delta > 0.8
         (0.061, 1.0, True)
     """
-    if not 0.0 <= zeta <= 1.0:
-        raise TlAnisoError(f"zeta must lie between 0 and 1, got {zeta}")
-    _known("order", order, ("remove_first", "shrink_first"))
-    _known("space", space, ("complement", "ambient"))
-    _known("target", target, ("scaled_identity", "identity"))
-    if n_controls < 1:
-        raise TlAnisoError(f"n_controls must be at least 1, got {n_controls}")
+    check_settings(zeta, n_controls, order, space, target)
     matrix = as_square(covariance, "covariance").detach()
     d = matrix.shape[0]
     basis = as_basis(Q, d).to(matrix.device)
@@ -165,7 +159,22 @@ def ablate(
     return Ablation(**found, rank=k, d=d, zeta=zeta, order=order, space=space, target=target, seed=seed)
 
 
-def _known(name: str, value: str, choices: tuple[str, ...]) -> None:
+def check_settings(zeta: object, n_controls: int, order: object, space: object, target: object) -> None:
+    """Refuse settings that `ablate` would not take, before anything is computed.
+
+    Raises:
+        TlAnisoError: zeta outside 0 ... 1, no planes, or an unknown order, space or target.
+    """
+    if isinstance(zeta, bool) or not isinstance(zeta, int | float) or not 0.0 <= zeta <= 1.0:
+        raise TlAnisoError(f"zeta must be a number between 0 and 1, got {zeta!r}")
+    _known("order", order, ("remove_first", "shrink_first"))
+    _known("space", space, ("complement", "ambient"))
+    _known("target", target, ("scaled_identity", "identity"))
+    if n_controls < 1:
+        raise TlAnisoError(f"n_controls must be at least 1, got {n_controls}")
+
+
+def _known(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise TlAnisoError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 

@@ -59,7 +59,11 @@ def covariance_of(
         )
     exact = to_float64(rows)
     centred = exact - exact.mean(0)
-    return centred.T @ centred / (n - 1), _precision(rows)
+    matrix = centred.T @ centred / (n - 1)
+    trace = float(matrix.detach().trace())
+    if not torch.isfinite(matrix.detach()).all() or not trace > 0.0:
+        raise UndefinedMeasureError("the squares of points overflow or underflow; rescale the points")
+    return matrix, _precision(rows)
 
 
 def _precision(tensor: Tensor) -> torch.dtype:
@@ -204,7 +208,8 @@ def score(trace: Tensor, norm2: Tensor, d: int) -> Float[Tensor, "*n"]:
     """
     if d < 2:
         raise UndefinedMeasureError("IsoScore is undefined in one dimension")
-    return (trace.square() / norm2 - 1.0) / (d - 1)
+    # By Cauchy and Schwarz never below 0; rounding takes a single direction a hair under it.
+    return ((trace.square() / norm2 - 1.0) / (d - 1)).clamp(min=0.0)
 
 
 def _eigenvalue_shares(matrix: Float[Tensor, "d d"]) -> Float[Tensor, " d"]:

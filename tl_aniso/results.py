@@ -41,7 +41,7 @@ def group_of(site: str) -> str:
     return "writers" if site.endswith(("W_O", "W_out")) else "readers"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """What all results share.
 
@@ -74,6 +74,11 @@ class Result:
         """An interactive plotly figure of the result by layer."""
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({len(self._frame)} rows, {self._frame['site'].nunique()} sites)\n{self.summary()}"
+        )
+
     def _repr_html_(self) -> str:
         notes = "".join(f"<p>note: {_escaped(note)}</p>" for note in self.notes)
         return self.table().to_html(index=False, float_format=lambda v: f"{v:.3g}", na_rep="–", escape=True) + notes
@@ -86,7 +91,7 @@ class Result:
         return rows
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TangentEnergy(Result):
     """Gradient energy in tangent directions, against the exact normal control and against every other control.
 
@@ -126,7 +131,7 @@ class TangentEnergy(Result):
         return energy_by_layer(self._frame)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AblationIsotropy(Result):
     """Isotropy before and after removing the tangent plane, against removing normal planes of the same rank.
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from tl_aniso.errors import TlAnisoError
 
-__all__ = ["Interval", "holm", "odds_ratio_interval", "share_interval"]
+__all__ = ["FEWEST_SHARDS", "Interval", "holm", "odds_ratio_interval", "share_interval"]
 
 Shards: TypeAlias = Float[Tensor, " shards"] | Float[np.ndarray, " shards"] | Sequence[float]
 
 # With fewer shards the jackknife variance is itself little more than noise.
-_FEWEST_SHARDS = 4
+FEWEST_SHARDS = 4
 
 
 class Interval(NamedTuple):
@@ -123,7 +123,7 @@ def _jackknife(estimate: np.float64, deleted: np.ndarray, level: float, *, odds:
     if not 0.0 < level < 1.0:
         raise TlAnisoError(f"level must lie between 0 and 1, got {level}")
     n = deleted.size
-    if n < _FEWEST_SHARDS or not (np.isfinite(estimate) and np.isfinite(deleted).all()):
+    if n < FEWEST_SHARDS or not (np.isfinite(estimate) and np.isfinite(deleted).all()):
         return _UNKNOWN
     from scipy.special import expit, stdtrit  # comes with scikit-learn; slow to import
 

@@ -259,7 +259,7 @@ def fit_tangent_proxies(
         >>> fit_tangent_proxies(capture)["blocks.0.hook_resid_pre"].rank
         2
     """
-    several: list[Fittable] = [captures] if hasattr(captures, "fitting_half") else list(captures)  # type: ignore[list-item]
+    several: list[Fittable] = [captures] if hasattr(captures, "fitting_half") else _listed(captures)  # type: ignore[list-item]
     if not several:
         raise TlAnisoError("no captures to fit tangent proxies on")
     if pool not in ("scatter", "covariance"):
@@ -308,6 +308,14 @@ def fit_tangent_proxies(
             )
         )
     return TangentProxies(proxies)
+
+
+def _listed(captures: Any) -> list[Fittable]:
+    several = list(captures) if isinstance(captures, Iterable) else [captures]
+    wrong = [entry for entry in several if not hasattr(entry, "fitting_half")]
+    if wrong:
+        raise TlAnisoError(f"tangent proxies are fitted on captures, got {type(wrong[0]).__name__}")
+    return several
 
 
 def _source(metadata: Mapping[str, Any]) -> dict[str, object]:

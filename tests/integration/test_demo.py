@@ -83,6 +83,13 @@ def test_the_command_writes_table_page_planes_and_model(tmp_path, capsys, monkey
     names = {path.name for path in out.iterdir() if not path.name.startswith(".")}
     assert names == {"results.csv", "report.html", "proxies", "model"}
     shown = capsys.readouterr().out
-    for expected in ("true R", "shuffled labels", "excess by step", "R by layer", "IsoScore*", "What the numbers do not mean"):
+    for expected in (
+        "true R",
+        "shuffled labels",
+        "excess by step",
+        "R by layer",
+        "IsoScore*",
+        "What the numbers do not mean",
+    ):
         assert expected in shown
     assert "<title>" in (out / "report.html").read_text(encoding="utf-8")

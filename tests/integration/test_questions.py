@@ -169,11 +169,24 @@ def test_shuffled_labels_are_a_pass_of_their_own(model, documents):
     ("arguments", "message"),
     [
         ({"rank": 17}, "rank 17 is outside"),
-        ({"rank": 0}, "outside"),
+        ({"rank": 0}, "at least 1"),
+        ({"rank": 8.0}, "integer"),
+        ({"rank": True}, "integer"),
+        ({"seq_len": 8.5}, "seq_len must be an integer"),
+        ({"batch_size": "4"}, "batch_size must be an integer"),
+        ({"batch_size": 0}, "at least 1"),
+        ({"seed": 2**70}, "seed must be between"),
+        ({"sites": [3]}, "sites must be a name"),
+        ({"sites": "blocks.0.hook_resid_pre"}, "none of the sites"),
+        ({"n_controls": 2.5}, "n_controls must be an integer"),
+        ({"max_bytes": "1GB"}, "max_bytes must be an integer"),
+        ({"max_bytes": 10}, "above the limit"),
+        ({"n_shards": 10**6}, "n_shards must be between"),
+        ({"proxies": {}}, "must be TangentProxies"),
         ({"rank": "8"}, "integer"),
         ({"gradients": "weights"}, "choose from"),
         ({"controls": "shuffled"}, "known are"),
-        ({"n_controls": -1}, "0 or more"),
+        ({"n_controls": -1}, "at least 0"),
         ({"sequence_length": 9}, "unknown option sequence_length"),
         ({"sites": "blocks.0.attn.W_X"}, "near matches: .*W_Q"),
     ],
@@ -188,6 +201,36 @@ def test_a_capture_takes_no_text_and_no_options(held):
         tangent_energy(held, batch_size=3)
     with pytest.raises(TlAnisoError, match="needs text"):
         tangent_energy(tiny_model("llama"))
+
+
+def test_controls_that_a_capture_lacks_are_an_error_and_by_default_left_out(model, documents):
+    bare = capture(model, documents, controls=[], progress=False)
+    assert set(tangent_energy(bare).frame["measure"]) == {"energy_share", "r_energy"}
+    with pytest.raises(TlAnisoError, match="no control sign_flip"):
+        tangent_energy(bare, controls="sign_flip")
+    with pytest.raises(TlAnisoError, match="nothing to measure"):
+        tangent_energy(capture(model, documents, gradients="activation", progress=False))
+
+
+def test_a_projected_capture_needs_its_proxies(model, documents, held):
+    projected = capture(model, documents, proxies=fit_tangent_proxies(held), progress=False)
+    with pytest.raises(TlAnisoError, match="pass the same ones"):
+        tangent_energy(projected)
+
+
+def test_notes_say_why_there_are_no_intervals(model, held):
+    assert any("kept its sums whole" in note for note in tangent_energy(held).notes)
+    few = tangent_energy(model, random_documents(LENGTHS[:6]), progress=False)
+    assert any("shards" in note for note in few.notes)
+    assert few.frame["ci_low"].isna().all()
+
+
+@pytest.mark.parametrize(
+    "settings", [{"zeta": 2}, {"zeta": "x"}, {"target": "unit"}, {"order": "x"}, {"space": "x"}, {"n_controls": 0}]
+)
+def test_wrong_ablation_settings_are_refused_before_the_model_runs(documents, settings):
+    with pytest.raises(TlAnisoError, match=next(iter(settings))):
+        ablation_isotropy(None, documents, **settings)
 
 
 def test_proxies_are_not_refitted_above_their_rank(held):

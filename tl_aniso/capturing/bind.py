@@ -45,6 +45,8 @@ def bind(model: Any) -> Layout:
         layout = _BINDERS[type(model).__name__](model)
     else:
         raise ModelError(f"no adapter for {type(model).__name__}; supported: {', '.join(SUPPORTED_CLASSES)}")
+    if not layout.blocks:
+        raise ModelError(f"this {layout.class_name} has no blocks; there is no residual stream to measure")
     _check_weights(layout)
     return layout
 
@@ -165,7 +167,7 @@ def _layout(
         unembed=unembedding(unembed, len(blocks)),
         blocks=tuple(blocks),
         d_model=int(weight.shape[1]),
-        vocab_size=int(weight.shape[0]),
+        vocab_size=min(int(weight.shape[0]), int(unembed.weight.shape[0])),  # type: ignore[index]
         context=int(model.config.max_position_embeddings),
         wrapper=wrapper,
     )
@@ -205,6 +207,11 @@ def _check_weights(layout: Layout) -> None:
             )
         if weight.device.type == "meta":
             raise ModelError(f"the weight at {site} is on the meta device: it was never loaded")
+    kinds = {weight.dtype for _, weight in layout.weights()}
+    if len(kinds) > 1:
+        raise ModelError(
+            f"the weights mix {' and '.join(sorted(map(str, kinds)))}; convert the model to one, e.g. model.float()"
+        )
     for name, parameter in layout.root.named_parameters():
         if not bool(torch.isfinite(parameter.detach().sum())) and not bool(torch.isfinite(parameter.detach()).all()):
             raise ModelError(f"the parameter {name} holds NaN or infinite values; the checkpoint is broken")

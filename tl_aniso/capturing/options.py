@@ -1,12 +1,12 @@
 """What a user may ask of a capture, checked before anything runs."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tl_aniso.capturing.objectives import check_objective
+from tl_aniso.checks import MOST_SEED, as_integer, as_names
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.weight_moments import CONTROL_NAMES
 
@@ -15,6 +15,8 @@ __all__ = ["EXTRA_PASSES", "GRADIENTS", "Options", "check_options"]
 GRADIENTS = ("activation", "weight")
 EXTRA_PASSES = ("shuffled_labels",)
 _FILTERS = ("special", "sink")
+# More would be more than documents, and a jackknife leaves out each in turn.
+_MOST_SHARDS = 1024
 _DTYPES = {"float32": None, "bfloat16": torch.bfloat16}
 
 
@@ -66,10 +68,6 @@ def check_options(
         raise TlAnisoError(f"basis {basis!r} is not supported; use basis='own', the matrix' own input or output")
     if keep_rows:
         raise TlAnisoError(f"keep_rows={keep_rows} is not supported; captures keep sums only (keep_rows=0)")
-    if not isinstance(n_shards, int) or n_shards < 1:
-        raise TlAnisoError(f"n_shards must be an integer of at least 1, got {n_shards!r}")
-    if not isinstance(seed, int):
-        raise TlAnisoError(f"seed must be an integer, got {seed!r}")
     name = str(dtype).removeprefix("torch.") if dtype is not None else "float32"
     if name not in _DTYPES:
         raise TlAnisoError(f"dtype {dtype!r} is not supported; use one of {', '.join(_DTYPES)} (autocast)")
@@ -83,17 +81,14 @@ def check_options(
         exclude=_known(exclude, _FILTERS, "exclude"),
         # Sinks are a property of a residual value; a weight gradient without them would be no gradient of the loss.
         weight_exclude=_known(weight_exclude, _FILTERS[:1], "weight_exclude"),
-        n_shards=n_shards,
+        n_shards=as_integer("n_shards", n_shards, least=1, most=_MOST_SHARDS),
         dtype=name,
-        seed=seed,
+        seed=as_integer("seed", seed, least=0, most=MOST_SEED),
     )
 
 
 def _known(values: Any, known: tuple[str, ...], argument: str) -> tuple[str, ...]:
-    names: Any = (values,) if isinstance(values, str) else (values or ())
-    if not isinstance(names, Iterable):
-        raise TlAnisoError(f"{argument} must be a name or several, got {values!r}; known are {', '.join(known)}")
-    chosen = {str(name) for name in names}
+    chosen = set(as_names(argument, () if values is None else values))
     unknown = sorted(chosen.difference(known))
     if unknown:
         raise TlAnisoError(f"{argument} holds {', '.join(unknown)}; known are {', '.join(known)}")

@@ -5,6 +5,7 @@ from itertools import chain
 from typing import Any
 
 from tl_aniso.capturing.layout import Layout
+from tl_aniso.checks import as_integer
 from tl_aniso.errors import TextError, TlAnisoError
 from tl_aniso.text import SequenceSet, iter_documents, make_sequences, tokenise
 
@@ -76,7 +77,7 @@ def prepare_text(
         TextError: empty text, no tokenizer for strings, or ids outside the model's vocabulary.
         TlAnisoError: `seq_len` above the model's context.
     """
-    length = min(DEFAULT_SEQ_LEN, layout.context) if seq_len is None else seq_len
+    length = min(DEFAULT_SEQ_LEN, layout.context) if seq_len is None else as_integer("seq_len", seq_len, least=2)
     if length > layout.context:
         raise TlAnisoError(f"seq_len {length} is beyond the model's context of {layout.context} tokens")
     documents = iter_documents(text)

@@ -15,6 +15,7 @@ from tl_aniso.capturing.provenance import describe
 from tl_aniso.capturing.reduce import Reducer
 from tl_aniso.capturing.store import Capture
 from tl_aniso.capturing.sums import MAIN, Sums
+from tl_aniso.checks import as_integer, as_names
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.progress import say, track
 from tl_aniso.sites import UNEMBEDDING, UNEMBEDDING_INPUT
@@ -153,12 +154,17 @@ def run_capture(
     description: str = "capture",
 ) -> Capture:
     """`capture` on text that was prepared, and options that were checked, before."""
+    if proxies is not None and not isinstance(proxies, TangentProxies):
+        raise TlAnisoError(f"proxies must be TangentProxies, as fit_tangent_proxies returns them, got {proxies!r}")
+    size = default_batch_size(layout, prepared.seq_len)
+    size = size if batch_size is None else as_integer("batch_size", batch_size, least=1)
+    limit = None if max_bytes is None else as_integer("max_bytes", max_bytes, least=0)
     plan = make_plan(
         layout,
         options,
-        sites=[sites] if isinstance(sites, str) else sites,
+        sites=None if sites is None else as_names("sites", sites),
         proxies=proxies,
-        shard_sites=[shard_sites] if isinstance(shard_sites, str) else shard_sites,
+        shard_sites=as_names("shard_sites", shard_sites),
         special=prepared.special,
         pooled=pooled or ("all" if proxies is None else "none"),
         n_halves=len(prepared.halves),
@@ -168,8 +174,7 @@ def run_capture(
         f"{plan.n_sums} sums of {layout.d_model} x {layout.d_model}, {plan.n_bytes / 1e6:.0f} MB",
         enabled=progress,
     )
-    check_size(plan, max_bytes)
-    size = default_batch_size(layout, prepared.seq_len) if batch_size is None else batch_size
+    check_size(plan, limit)
     batches = make_batches(prepared.sequences.sequences, size)
     sums = _run(layout, batches, options, plan, progress, description)
     metadata = describe(layout, model, options, plan, prepared, proxies)

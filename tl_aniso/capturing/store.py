@@ -155,6 +155,11 @@ class Capture:
         """The name under which a site's sums are kept: a block's output is the next block's input."""
         return self._aliases.get(site, site)
 
+    @property
+    def keeps_shards(self) -> bool:
+        """Whether anything was kept by shard, so that intervals can be had."""
+        return bool(self._sums.energies) or any(key.shard >= 0 for key in self._sums.moments)
+
     # -- halves ------------------------------------------------------------------------------------------------
 
     def half(self, name: str) -> "Capture":
@@ -255,6 +260,8 @@ class Capture:
                 f"one capture shows half {' and '.join(self._halves)}, the other {' and '.join(other._halves)}; merge "
                 "whole captures, then take a half"
             )
+        if not isinstance(other, Capture):
+            raise MergeError(f"can only merge a Capture, got {type(other).__name__}")
         for part in ("format_version", "model", "options"):
             if self._metadata[part] != other._metadata[part]:
                 how = _difference(self._metadata[part], other._metadata[part])

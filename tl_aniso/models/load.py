@@ -1,13 +1,15 @@
 """Load a causal language model and its own tokenizer, in float32."""
 
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
-from tl_aniso.errors import ModelError
+from tl_aniso.errors import ModelError, TlAnisoWarning
 
 __all__ = ["LoadedModel", "load_model"]
 
@@ -42,7 +44,9 @@ def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
         ModelError: no such model, a revision asked of a directory, or a GGUF that cannot be read.
     """
     directory = Path(name)
-    local = directory.exists()
+    local = bool(name) and directory.exists()
+    if not local and (not name or name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise ModelError(f"there is no directory {name!r}; give a directory that holds a model, or a hub id")
     if local and revision is not None:
         raise ModelError(f"{name} is a local path and has no revisions; leave --revision out, or give a hub id")
     if local and not directory.is_dir():
@@ -57,10 +61,13 @@ def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
     if not sys.stderr.isatty():
         logging.disable_progress_bar()  # its redrawn lines would fill a log file
     try:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **extra)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            name, dtype=torch.float32, output_loading_info=True, **extra
+        )
         tokenizer = AutoTokenizer.from_pretrained(name, **extra)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        raise ModelError(f"cannot load {name}: {_first_line(error)}") from error
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"cannot load {name}: {_shortened(error)}") from error
+    _check_complete(name, report)
     commit = getattr(model.config, "_commit_hash", None)
     return LoadedModel(model.eval(), tokenizer, name, "local" if local else str(commit or revision or "main"))
 
@@ -75,5 +82,24 @@ def _gguf_file(directory: Path) -> str | None:
     return found[0] if found else None
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _check_complete(name: str, report: dict[str, Any]) -> None:
+    """Weights that a checkpoint lacks were drawn at random; measuring those would look like a result."""
+    missing = sorted(map(str, [*report.get("missing_keys", ()), *report.get("mismatched_keys", ())]))
+    if missing:
+        raise ModelError(
+            f"the checkpoint of {name} lacks {len(missing)} weights that the model has ({', '.join(missing[:3])}); "
+            "they would be random: is the download or the config incomplete?"
+        )
+    extra = sorted(map(str, report.get("unexpected_keys", ())))
+    if extra:
+        warnings.warn(
+            f"the checkpoint of {name} holds {len(extra)} weights that the model does not use "
+            f"({', '.join(extra[:3])}); does the config belong to it?",
+            TlAnisoWarning,
+            stacklevel=3,
+        )
+
+
+def _shortened(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return (text[:300] + " ...") if len(text) > 300 else text or type(error).__name__

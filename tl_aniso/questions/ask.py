@@ -1,8 +1,11 @@
 """The two questions: does gradient energy concentrate in tangent directions, and does removing them help isotropy?"""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from tl_aniso.ablation import check_settings
+from tl_aniso.capturing.store import Capture
+from tl_aniso.checks import MOST_SEED, as_integer, as_names
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.questions.ablation_rows import ABLATION_KINDS, ablation_rows
 from tl_aniso.questions.energy_rows import ENERGY_CONTROLS, energy_rows
@@ -11,6 +14,7 @@ from tl_aniso.questions.source import Measured, measured
 from tl_aniso.results import AblationIsotropy, TangentEnergy
 from tl_aniso.statistics import holm
 from tl_aniso.subspace import TangentProxies
+from tl_aniso.weight_moments import CONTROL_NAMES
 
 __all__ = ["ablation_isotropy", "ablation_result", "energy_result", "tangent_energy"]
 
@@ -22,7 +26,7 @@ def tangent_energy(
     proxies: TangentProxies | None = None,
     rank: int | Sequence[int] | None = None,
     gradients: str | Sequence[str] = "weight",
-    controls: str | Sequence[str] = ("input_energy", "sign_flip", "shuffled_g"),
+    controls: str | Sequence[str] | None = None,
     n_controls: int = 999,
     seed: int = 0,
     **options: Any,
@@ -41,8 +45,8 @@ def tangent_energy(
         proxies: known proxies; by default fitted on the documents' half A.
         rank: of the proxies, or several ranks; min(16, d // 4) by default, at most d // 2.
         gradients: "weight", "activation", or both.
-        controls: of weight gradients: "input_energy", "sign_flip", "shuffled_g", and "shuffled_labels" (a second
-            backward pass).
+        controls: of weight gradients: "input_energy", "sign_flip", "shuffled_g" (these by default; of a capture, all
+            that it holds), and "shuffled_labels" (a second backward pass).
         n_controls: planes for the Monte Carlo p-value; 0 for none, which also saves the d x d sums.
         seed: of planes and permuted labels.
         **options: of `capture` (``sites``, ``seq_len``, ``batch_size``, ``progress``, ...), with a model.
@@ -66,12 +70,11 @@ def tangent_energy(
         ['energy_share', 'excess', 'r_energy']
     """
     kinds = _kinds(gradients, ("activation", "weight"))
-    names = [controls] if isinstance(controls, str) else list(controls)
+    n_controls, seed = as_integer("n_controls", n_controls, least=0), as_integer("seed", seed, least=0, most=MOST_SEED)
+    names = _control_names(model_or_capture, controls)
     unknown = sorted(set(names) - set(ENERGY_CONTROLS))
     if unknown:
         raise TlAnisoError(f"controls holds {', '.join(unknown)}; known are {', '.join(ENERGY_CONTROLS)}")
-    if n_controls < 0:
-        raise TlAnisoError(f"n_controls must be 0 or more, got {n_controls}")
     ranks = _ranks(rank)
     found = measured(
         model_or_capture,
@@ -102,6 +105,7 @@ def energy_result(
         for site, kind in _sites(found, kinds)
         for row in energy_rows(found, site, kind, ranks, controls, n_controls=n_controls, seed=seed)
     ]
+    _refuse_nothing(rows, kinds)
     return TangentEnergy(_adjusted(to_frame(rows)), found.notes)
 
 
@@ -159,6 +163,8 @@ def ablation_isotropy(
         ['gradient', 'group', 'rank', 'before', 'without tangent', 'without normal', 'delta']
     """
     kinds = _kinds(gradients, ABLATION_KINDS)
+    n_controls, seed = as_integer("n_controls", n_controls, least=1), as_integer("seed", seed, least=0, most=MOST_SEED)
+    check_settings(zeta, n_controls, order, space, target)
     ranks = _ranks(rank)
     found = measured(
         model_or_capture,
@@ -184,6 +190,7 @@ def ablation_result(
         added, is_small = ablation_rows(found, site, kind, ranks, settings)
         rows.extend(added)
         few.extend([site] if is_small else [])
+    _refuse_nothing(rows, kinds)
     notes = found.notes
     if few:
         notes += (
@@ -193,8 +200,13 @@ def ablation_result(
     return AblationIsotropy(_adjusted(to_frame(rows)), notes)
 
 
+def _refuse_nothing(rows: Sequence[Any], kinds: Sequence[str]) -> None:
+    if not rows:
+        raise TlAnisoError(f"there is nothing to measure: no site with gradients={'|'.join(kinds)} and a proxy is held")
+
+
 def _kinds(gradients: Any, known: tuple[str, ...]) -> tuple[str, ...]:
-    names = [gradients] if isinstance(gradients, str) else list(gradients)
+    names = as_names("gradients", gradients)
     unknown = [str(name) for name in names if name not in known]
     if unknown or not names:
         raise TlAnisoError(f"gradients holds {', '.join(unknown) or 'nothing'}; choose from {', '.join(known)}")
@@ -204,10 +216,20 @@ def _kinds(gradients: Any, known: tuple[str, ...]) -> tuple[str, ...]:
 def _ranks(rank: Any) -> tuple[int, ...] | None:
     if rank is None:
         return None
-    ranks = [rank] if isinstance(rank, int) else list(rank)
-    if not ranks or any(isinstance(r, bool) or not isinstance(r, int) for r in ranks):
-        raise TlAnisoError(f"rank must be an integer or a list of integers, got {rank!r}")
-    return tuple(sorted(set(ranks)))
+    several = isinstance(rank, Iterable) and not isinstance(rank, str)
+    ranks = {as_integer("rank", r, least=1) for r in (rank if several else [rank])}
+    if not ranks:
+        raise TlAnisoError("rank is an empty list; leave it out for the default")
+    return tuple(sorted(ranks))
+
+
+def _control_names(source: Any, controls: Any) -> tuple[str, ...]:
+    if controls is not None:
+        return as_names("controls", controls)
+    if isinstance(source, Capture):
+        held = source.metadata["options"]
+        return (*held["controls"], *held["extra_passes"])
+    return CONTROL_NAMES
 
 
 def _sites(found: Measured, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -69,8 +69,12 @@ def energy_rows(
         yield from _against_normal(common, effect, proxy, rank, moments, n_controls, seed)
         for control in controls if gradient == "weight" else [c for c in controls if c in EXTRA_PASSES]:
             other = _control_shares(found, kind, site, proxy, rank, control)
-            if other is not None:
-                yield from _against(common, effect, other, control, rank, proxy.d)
+            if other is None:
+                raise TlAnisoError(
+                    f"the capture holds no control {control} at {site}; capture again with it, or leave it out of "
+                    "controls"
+                )
+            yield from _against(common, effect, other, control, rank, proxy.d)
 
 
 def _control_shares(

@@ -107,6 +107,8 @@ def shares_of(
 def _checked(selected: np.ndarray, total: np.ndarray, by_shard: bool, site: str, control: str) -> Shares:
     if not total.sum() > 0:
         what = "the gradient" if control == "none" else f"the control {control}"
-        raise UndefinedMeasureError(f"{what} at {site} is exactly zero, so it has no share in any direction")
+        raise UndefinedMeasureError(
+            f"{what} at {site} is exactly zero, so it has no share in any direction; leave it out with sites=..."
+        )
     # Float32 products leave energies a rounding error below zero or above the total.
     return Shares(np.clip(selected, 0.0, total), total, by_shard)

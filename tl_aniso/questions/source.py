@@ -11,9 +11,12 @@ from tl_aniso.capturing.options import EXTRA_PASSES, Options, check_options
 from tl_aniso.capturing.prepare import PreparedText, prepare_text
 from tl_aniso.capturing.run import run_capture
 from tl_aniso.capturing.store import Capture
+from tl_aniso.checks import as_names
 from tl_aniso.errors import TextError, TlAnisoError
-from tl_aniso.sites import role_of
+from tl_aniso.sites import role_of, select_sites
+from tl_aniso.statistics import FEWEST_SHARDS
 from tl_aniso.subspace import TangentProxies, TangentProxy, check_rank, fit_tangent_proxies
+from tl_aniso.text import shard_of
 from tl_aniso.weight_moments import CONTROL_NAMES
 
 __all__ = ["Measured", "measured"]
@@ -87,6 +90,8 @@ def measured(
                 "a model instead, or leave it out"
             )
         return _from_capture(model_or_capture, proxies, rank)
+    if proxies is not None and not isinstance(proxies, TangentProxies):
+        raise TlAnisoError(f"proxies must be TangentProxies, as fit_tangent_proxies returns them, got {proxies!r}")
     if text is None:
         raise TextError("a model needs text to run on; pass text=..., or a Capture instead of the model")
     layout = bind(model_or_capture)
@@ -112,14 +117,14 @@ def _from_capture(capture: Capture, proxies: TangentProxies | None, rank: int | 
     if rank is not None:
         check_rank(rank, capture.metadata["model"]["d_model"])
     if proxies is None:
-        if not capture.fitting_half().activations:
-            raise TlAnisoError("the capture holds no activations to fit proxies on; pass the proxies it was made with")
+        if capture.metadata["options"]["proxies"] or not capture.fitting_half().activations:
+            raise TlAnisoError(
+                "the capture was made with known proxies, or holds no activations to fit them on; pass the same ones: "
+                "proxies=..."
+            )
         proxies = fit_tangent_proxies(capture, rank)
-        half = capture.measuring_half()
-    else:
-        # Known planes are measured on the half they were not fitted on, where the capture has both.
-        half = capture.measuring_half()
-    return _described(half, proxies, ())
+    # Known planes too are measured on half B: the half they were not fitted on, where they come from here.
+    return _described(capture.measuring_half(), proxies, capture.in_sample)
 
 
 def _from_model(
@@ -134,10 +139,19 @@ def _from_model(
     options: dict[str, Any],
 ) -> Measured:
     run = {name: options.get(name, default) for name, default in _RUN_OPTIONS.items()}
-    sites = options.get("sites")
-    if sites is None:
-        wanted = {"weight": layout.weight_sites, "activation": layout.residual_sites, "none": layout.residual_sites}
-        sites = [site for kind in kinds for site in wanted[kind]]
+    wanted = {"weight": layout.weight_sites, "activation": layout.residual_sites, "none": layout.residual_sites}
+    measurable = [site for kind in kinds for site in wanted[kind]]
+    sites = measurable if options.get("sites") is None else as_names("sites", options["sites"])
+    chosen = select_sites(sites, (*layout.residual_sites, *layout.weight_sites, *layout.matrix_sites))
+    if not set(chosen) & set(measurable):
+        raise TlAnisoError(
+            f"none of the sites {', '.join(sites) or '(an empty list)'} has gradients={'|'.join(kinds)}: name sites "
+            f"such as {measurable[0]}"
+        )
+    if proxies is not None and rank is not None:
+        low = [p for p in proxies.values() if max(p.rank, p.requested_rank) < rank]
+        if low:
+            raise TlAnisoError(f"rank {rank} is above {low[0].requested_rank}, with which the proxies were fitted")
     whole = len(prepared.halves) < 2
     if proxies is None:
         fitted_on = prepared if whole else prepared.restricted("A")
@@ -156,17 +170,26 @@ def _from_model(
         description="measuring",
         **run,
     )
-    return _described(capture, proxies, ())
+    return _described(capture, proxies, whole)
 
 
-def _described(capture: Capture, proxies: TangentProxies, notes: tuple[str, ...]) -> Measured:
+def _described(capture: Capture, proxies: TangentProxies, whole: bool) -> Measured:
+    """Say what a reader must know; `whole` means that all documents fell into one half."""
+    notes: tuple[str, ...] = ()
+    text, options = capture.metadata["text"], capture.metadata["options"]
+    documents = [document for document, half in text["halves"].items() if half in capture.halves]
     fitted = {half for proxy in proxies.values() for half in _fitted_halves(proxy.provenance)}
     held_out = bool(fitted) and not fitted & set(capture.halves)
     if not held_out:
-        notes += (
-            "in-sample: the planes were fitted on documents that are measured too (or it is not known on which), so "
-            "shares are biased upward; give more than one document",
-        )
+        why = "it is not known on which documents the planes were fitted, or they are measured too"
+        if whole:
+            why = f"the text has {len(documents)} documents, and all fell into one half; give about 10 or more"
+        notes += (f"in-sample, so shares are biased upward: {why}",)
+    shards = {shard_of(document, options["n_shards"]) for document in documents}
+    if len(shards) < FEWEST_SHARDS:
+        notes += (f"no intervals: the measured documents fill {len(shards)} shards, {FEWEST_SHARDS} are needed",)
+    elif not capture.keeps_shards:
+        notes += ("no intervals: the capture kept its sums whole; capture with proxies=... or shard_sites=...",)
     notes += tuple(dict.fromkeys(note for proxy in proxies.values() for note in proxy.notes))[:5]
     return Measured(capture, proxies, held_out, notes)
 

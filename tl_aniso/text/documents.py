@@ -180,7 +180,7 @@ def _trimmed(ids: Int64[np.ndarray, " length"], mask: object, source: str) -> In
 def _from_path(path: Path) -> Iterator[Document]:
     if not path.is_file():
         raise TextError(f"There is no file {path}; give an existing .txt or .jsonl file.")
-    if path.suffix not in (".txt", ".jsonl"):
+    if path.suffix.lower() not in (".txt", ".jsonl"):
         raise TextError(
             f"The file {path.name} is neither .txt (split at blank lines) nor .jsonl (one document a line)."
         )
@@ -188,7 +188,7 @@ def _from_path(path: Path) -> Iterator[Document]:
         content = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise TextError(f"The file {path.name} is not UTF-8 (byte {error.start}); convert it first.") from error
-    if path.suffix == ".txt":
+    if path.suffix.lower() == ".txt":
         pieces = (piece.strip() for piece in _BLANK_LINES.split(content))
         for number, piece in enumerate(filter(None, pieces)):
             yield Document(None, piece, f"{path.name}, paragraph {number}")
@@ -198,9 +198,10 @@ def _from_path(path: Path) -> Iterator[Document]:
         if line.strip():
             try:
                 entry = json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:
+                what = getattr(error, "msg", str(error))
                 raise TextError(
-                    f"Line {number} of {path.name} is not JSON ({error.msg}); give one document a line."
+                    f"Line {number} of {path.name} is not JSON ({what}); give one document a line."
                 ) from error
             yield from _from_entry(entry, f"{path.name}, line {number}")
 

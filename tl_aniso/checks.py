@@ -1,0 +1,59 @@
+"""Turn a user's arguments into what the library works with, or say which argument is wrong."""
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from tl_aniso.errors import TlAnisoError
+
+__all__ = ["MOST_SEED", "as_integer", "as_names"]
+
+# What random generators of torch and numpy take alike.
+MOST_SEED = 2**63 - 1
+
+
+def as_integer(name: str, value: Any, *, least: int, most: int | None = None) -> int:
+    """`value` as an int within its bounds.
+
+    Args:
+        name: the argument's, for the message.
+        value: an int or a numpy integer; not a bool, a float or a string.
+        least: smallest allowed value.
+        most: largest allowed value.
+
+    Raises:
+        TlAnisoError: not an integer, or out of bounds.
+
+    Example:
+        >>> as_integer("batch_size", 8, least=1)
+        8
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TlAnisoError(f"{name} must be an integer, got {value!r}") from None
+    if number < least or (most is not None and number > most):
+        bounds = f"at least {least}" if most is None else f"between {least} and {most}"
+        raise TlAnisoError(f"{name} must be {bounds}, got {number}")
+    return number
+
+
+def as_names(name: str, values: Any) -> tuple[str, ...]:
+    """One name or several, as a tuple.
+
+    Raises:
+        TlAnisoError: anything but a string or an iterable of strings.
+
+    Example:
+        >>> as_names("sites", "embed.W_E"), as_names("sites", ["a", "b"])
+        (('embed.W_E',), ('a', 'b'))
+    """
+    if isinstance(values, str):
+        return (values,)
+    if isinstance(values, Iterable):
+        names = tuple(values)
+        if all(isinstance(entry, str) for entry in names):
+            return names
+    raise TlAnisoError(f"{name} must be a name or a list of names, got {values!r}")
