@@ -111,6 +111,15 @@ def test_by_layer_keeps_embeddings_and_shows_every_site_with_its_interval():
     assert any("unembed" in trace.x for trace in figure.data)
 
 
+def test_axes_of_r_hold_the_ends_of_intervals():
+    frame = energy_frame((NAN,))
+    is_r = (frame["measure"] == "r_energy") & (frame["control"] == "normal")
+    frame.loc[is_r & (frame["site"] == "blocks.1.attn.W_Q"), ["ci_low", "ci_high"]] = (0.02, 5000.0)
+    low, high = energy_by_layer(frame).layout.yaxis.range
+    assert low < np.log10(0.02)
+    assert high > np.log10(5000.0)
+
+
 def test_heat_map_holds_the_numbers_and_turns_excess_at_one():
     frame = energy_frame()
     frame = frame[~((frame["layer"] == 1) & (frame["step"] == 250) & frame["site"].str.contains("W_"))]

@@ -93,12 +93,75 @@ def test_first_peak_and_last_step():
     assert list(key_steps(energy_values(energy_frame((NAN,))))) == ["only"]
 
 
-@pytest.mark.parametrize(("delta", "verdict"), [(0.08, "holds"), (0.03, "mixed"), (-0.05, "does not hold")])
+@pytest.mark.parametrize(
+    ("delta", "verdict"), [(0.08, "holds"), (0.035, "mixed"), (0.03, "mixed"), (-0.05, "does not hold")]
+)
 def test_removal_is_weighed_against_the_band(delta, verdict):
-    # With .03 one layer of three lies above the band of two deviations (.02).
+    # With .035 two layers of three lie above the band of two deviations (.02), with .03 one does.
     reading = read_frame(isotropy_frame(delta=delta))
     assert {finding.verdict for finding in reading.findings} == {verdict}
     assert ("none of the groups" in reading.summary) is (verdict != "holds")
+    assert ("in part for activations, activation gradients and readers" in reading.summary) is (verdict == "mixed")
+
+
+def test_removal_that_fails_at_first_is_mixed_and_says_when():
+    late, early = isotropy_frame((50.0, 100.0, 250.0, 500.0), delta=0.08), isotropy_frame((0.0,), delta=-0.05)
+    for finding in read_frame(pd.concat([early, late], ignore_index=True)).findings:
+        assert finding.verdict == "mixed"
+        assert "above at all sites at steps 50 to 500; at none at step 0." in finding.text
+
+
+def test_removal_at_one_site_says_where_it_lies():
+    frame = isotropy_frame((NAN,), n_layers=1)
+    finding = _finding(read_frame(frame[frame["gradient"] == "weight"]), "Readers")
+    assert finding.text.endswith("Without the tangent it lies above the band of normal planes.")
+
+
+def _activation_gradients(ratio, **options):
+    frame = energy_frame((NAN,), ratio=ratio, **options)
+    return frame[frame["gradient"] == "activation"]
+
+
+def test_one_frame_of_activation_gradients_is_named_and_told_in_plain_words():
+    frame = _activation_gradients(lambda step, layer, control: 1.02)
+    reading = read_frame(frame[frame["control"].isin(["none", "normal"])])
+    text = str(reading)
+    assert "radients of activation gradients" not in text
+    assert "energy of activation gradients" not in text
+    assert "The activation gradients prefer" in text
+    finding = _finding(reading, "Energy of activation gradients concentrates")
+    assert finding.verdict == "does not hold"
+    assert finding.text.endswith("Its interval is around 1 at 3 of 3 sites.")
+    assert "high R" not in text
+    high = read_frame(_activation_gradients(lambda step, layer, control: 3.0).query("control in ('none', 'normal')"))
+    assert "So what a high R means here is open." in high.summary
+
+
+def test_a_low_r_is_not_called_high():
+    reading = read_frame(_activation_gradients(lambda step, layer, control: 0.9))
+    assert "to be this high" not in str(reading)
+    assert "R shows no preference" in reading.summary
+
+
+def test_the_interval_of_a_single_site_is_told():
+    reading = read_frame(_activation_gradients(lambda step, layer, control: 3.0, n_layers=1))
+    assert "Its interval is 2.86 to 3.15, above 1." in reading.findings[0].text
+    assert "1 of 1" not in str(reading)
+
+
+@pytest.mark.parametrize(("n_above", "verdict"), [(10, "holds"), (9, "holds"), (8, "mixed"), (0, "does not hold")])
+def test_intervals_at_nine_tenths_of_the_sites_make_a_claim_hold(n_above, verdict):
+    reading = read_frame(
+        _activation_gradients(lambda step, layer, control: 3.0 if layer < n_above else 1.001, n_layers=10)
+    )
+    assert reading.findings[0].verdict == verdict
+
+
+def test_an_excess_at_most_sites_only_is_mixed():
+    def ratio(step, layer, control):
+        return 4.0 if control == "none" or layer == 0 else 2.0
+
+    assert _finding(read_frame(energy_frame((NAN,), ratio=ratio)), "prefer").verdict == "mixed"
 
 
 def test_no_numbers_no_reading():

@@ -151,6 +151,27 @@ def test_missing_values_are_said_to_be_missing(frame, tmp_path):
     assert "3 of 12 missing" in row
 
 
+def test_small_differences_of_isotropy_keep_their_digits(tmp_path):
+    frame = isotropy_frame((math.nan,), n_layers=1)
+    normal = (frame["measure"] == "isoscore_star") & (frame["control"] == "normal")
+    frame.loc[normal, ["value", "control_value"]] = (0.00275, 0.00241)
+    page = Page(write_report(tmp_path / "r.html", frame, title="t", provenance={}).read_text(encoding="utf-8"))
+    row = next(text for text in page.texts["tr"] if text.split()[:1] == ["readers"])
+    assert row.split()[-3:] == ["0.00275", "0.00241", "+0.000340"]
+
+
+def test_methods_are_told_by_kind_of_gradient_in_words(tmp_path):
+    frame = energy_frame((math.nan,), n_layers=1)
+    is_weight = frame["gradient"] == "weight"
+    frame["unit"] = is_weight.map({True: "sequence", False: "token"})
+    frame["exclude"] = is_weight.map({True: "nothing", False: "special+sink"})
+    page = Page(write_report(tmp_path / "r.html", frame, title="t", provenance={}).read_text(encoding="utf-8"))
+    facts = dict(zip(page.texts["dt"], page.texts["dd"], strict=True))
+    assert facts["one row is"] == "weight gradients: the gradient of one sequence; activation gradients: one token"
+    assert facts["tokens left out"].startswith("weight gradients: none; activation gradients: special tokens and")
+    assert facts["measured on documents that planes were not fitted on"] == "yes"
+
+
 def test_one_checkpoint(tmp_path):
     frame = energy_frame((math.nan,), n_layers=2)
     page = Page(write_report(tmp_path / "r.html", frame, title="t", provenance={}).read_text(encoding="utf-8"))

@@ -232,7 +232,10 @@ def _energy(values: Any, x: str, x_name: str, *, sites: bool) -> go.Figure:
         if quantity == "E":
             figure.update_yaxes(range=[0, 1], row=row, col=1)
         else:
-            figure.update_yaxes(**log_axis(values[values["quantity"] == quantity]["value"]), row=row, col=1)
+            rows = values[values["quantity"] == quantity]
+            # Intervals of single sites are drawn in the panel of R alone.
+            drawn = ["value", "low", "high"] if sites and quantity == "R" else ["value"]
+            figure.update_yaxes(**log_axis(rows[drawn]), row=row, col=1)
             figure.add_hline(y=1, line={"color": "#808080", "width": 1, "dash": "dot"}, row=row, col=1)
     updates = [[{"visible": [owner == panel for owner in owners]}, {}] for panel in panels]
     figure.update_layout(updatemenus=panel_menu(panels, updates))

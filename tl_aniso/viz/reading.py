@@ -8,6 +8,7 @@ import numpy as np
 from tl_aniso.errors import UndefinedMeasureError
 from tl_aniso.viz.style import control_name, number, step_text
 from tl_aniso.viz.tables import averaged, controls_of, energy_values, isotropy_values, panels_of, steps_of
+from tl_aniso.viz.wording import capital, joined, ranges
 
 __all__ = ["Finding", "Reading", "Verdict", "key_steps", "main_panel", "read_frame"]
 
@@ -15,6 +16,8 @@ Verdict = Literal["holds", "does not hold", "mixed", "not known"]
 
 # Within this factor of 1 an excess is called near 1 where no interval is known.
 _NEAR = 1.1
+# A claim about many sites holds if it does at this share of them; at fewer it is mixed.
+_MOST = 0.9
 _GRADIENT_PANELS = ("readers", "writers", "unembedding", "embedding", "activation gradients")
 
 
@@ -85,12 +88,19 @@ def read_frame(frame: Any) -> Reading:
     if isotropy is not None:
         removed = [_removal(isotropy, panel) for panel in panels_of(isotropy)[::-1]]
         findings += removed
-        named = zip(panels_of(isotropy)[::-1], removed, strict=True)
-        better = [panel for panel, finding in named if finding.verdict == "holds"]
+        better, partly = (
+            [
+                panel
+                for panel, finding in zip(panels_of(isotropy)[::-1], removed, strict=True)
+                if finding.verdict == verdict
+            ]
+            for verdict in ("holds", "mixed")
+        )
         summary.append(
             "Removing the tangent plane raises IsoScore* more than removing a normal plane does for "
-            + (_and(better) if better else "none of the groups measured")
-            + (" only." if better and len(better) < len(removed) else ".")
+            + (joined(better) if better else "none of the groups measured")
+            + (" only" if better and len(better) < len(removed) else "")
+            + (f"; in part for {joined(partly)}." if partly else ".")
         )
     return Reading(" ".join(summary), tuple(findings), _cautions(frame, energy, isotropy))
 
@@ -145,22 +155,24 @@ def _judged_steps(means: Any, steps: dict[str, float]) -> list[tuple[str, float]
 
 
 def _concentration(means: Any, panel: str, steps: dict[str, float]) -> Finding:
-    claim = f"Gradient energy of {panel} concentrates in the tangent planes, against normal planes"
+    what = f"Energy of {panel}" if "gradients" in panel else f"Gradient energy of {panel}"
+    claim = f"{what} concentrates in the tangent planes, against normal planes"
     rows = {step: _at(means, step, "R", "none") for step in steps.values()}
     parts = [
         f"{_show(rows[step])}{_where(name, step)} (E = {_show(_at(means, step, 'E', 'none'))})"
         for name, step in steps.items()
     ]
-    text = f"R of {panel} is {_and(parts)}; normal planes of the same rank have 1."
-    largest = max(rows.values(), key=lambda row: -np.inf if np.isnan(_number(row)) else _number(row))
+    text = f"R of {panel} is {joined(parts)}; normal planes of the same rank have 1."
+    at, largest = max(rows.items(), key=lambda item: -np.inf if np.isnan(_number(item[1])) else _number(item[1]))
     if np.isnan(_number(largest)):
         return Finding(claim, "not known", text)
     n_known = _n_bounded(largest)
     if n_known:
-        text += f" The interval of the largest lies above 1 at {largest['above']} of {n_known} sites."
-    if _number(largest) <= 1:
+        when = f" At step {step_text(at)}, where it is largest of these, its" if len(rows) > 1 else " Its"
+        text += f"{when} interval is {_counted(largest)}."
+    if _number(largest) <= 1 or (n_known and not largest["above"]):
         return Finding(claim, "does not hold", text)
-    return Finding(claim, "mixed" if n_known and 2 * largest["above"] <= n_known else "holds", text)
+    return Finding(claim, "mixed" if n_known and largest["above"] < _MOST * n_known else "holds", text)
 
 
 def _course(means: Any, steps: dict[str, float]) -> Finding:
@@ -182,32 +194,37 @@ def _beyond(means: Any, panel: str, step: float, name: str) -> tuple[Finding, st
         "peak": f"At the peak (step {step_text(step)}) the",
         "last": f"At the end (step {step_text(step)}) the",
     }
-    claim = f"{when[name]} gradients of {panel} prefer the tangent planes more than every control does"
+    whose = panel if "gradients" in panel else f"gradients of {panel}"
+    claim = f"{when[name]} {whose} prefer the tangent planes more than every control does"
     ratio = _number(_at(means, step, "R", "none"))
+    is_high = ratio > _NEAR
     controls = [control for control in controls_of(means) if control not in ("none", "normal")]
     judged = {control: _judge(means, step, control, ratio) for control in controls}
     known = {control: verdict for control, verdict in judged.items() if verdict is not None}
     if not known:
         text = "No control has a value there." if controls else "No control but the normal planes was measured."
-        return Finding(claim, "not known", text), text + " So what a high R means here is open."
+        return Finding(claim, "not known", text), text + (" So what a high R means here is open." if is_high else "")
     excesses = {control: _excess(means, step, control, ratio) for control in known}
     closest = min(excesses, key=lambda control: abs(np.log(excesses[control])))
     as_much = [control for control, verdict in known.items() if verdict != "above"]
     text = f"True R is {number(ratio)}. Alone, " + "; ".join(_told(means, step, *item) for item in known.items()) + ". "
-    text += f"{_capital(control_name(closest))} comes closest to the true gradient."
+    text += f"{capital(control_name(closest))} comes closest to the true gradient."
     missing = [control_name(control) for control in controls if control not in known]
     if missing:
-        text += f" Missing: {_and(missing)}."
+        text += f" Missing: {joined(missing)}."
     place = {"only": "", "peak": "at the peak, ", "last": "at the end, "}[name]
     if as_much:
         give = "gives" if len(as_much) == 1 else "give"
-        end = f"{len(as_much)} of {len(known)} controls {give} about as much or more"
+        whole = "the one control" if len(known) == 1 else f"{len(as_much)} of {len(known)} controls"
+        end = f"{whole} {give} about as much or more"
         best = f"{control_name(closest)}, R {_show(_at(means, step, 'R', closest))}"
-        closing = f"{_capital(place + end)} (closest: {best}): R needs no preference of the gradients to be this high."
+        meaning = "R needs no preference of the gradients to be this high" if is_high else "R shows no preference"
+        closing = f"{capital(place + end)} (closest: {best}): {meaning}."
         return Finding(claim, "does not hold", text), closing
     left = f"Over every control something is left: a factor of {number(min(excesses.values()))} or more in odds."
-    verdict: Verdict = "mixed" if missing else "holds"
-    return Finding(claim, verdict, f"{text} {left}"), _capital(place + left[0].lower() + left[1:])
+    clear = all(_is_clear(_at(means, step, "excess", control)) for control in known)
+    verdict: Verdict = "mixed" if missing or not clear else "holds"
+    return Finding(claim, verdict, f"{text} {left}"), capital(place + left[0].lower() + left[1:])
 
 
 def _excess(means: Any, step: float, control: str, ratio: float) -> float:
@@ -234,11 +251,24 @@ def _told(means: Any, step: float, control: str, verdict: str) -> str:
     text = f"{control_name(control)} gives {_show(_at(means, step, 'R', control))}"
     if row is None:
         return text
-    n_known = _n_bounded(row)
-    if not n_known:
+    if not _n_bounded(row):
         return f"{text} (excess {_show(row)}, {'near' if verdict == 'around' else verdict} 1)"
+    return f"{text} (excess {_show(row)}; interval {_counted(row)})"
+
+
+def _counted(row: Any) -> str:
+    """Where the intervals of a row's sites lie: the interval of a single site, else how many are where."""
+    n_known = _n_bounded(row)
+    if n_known == 1:
+        place = next(name for name in ("above", "around", "below") if row[name])
+        return f"{number(row['low'])} to {number(row['high'])}, {place} 1"
     counts = ", ".join(f"{name} 1 at {row[name]}" for name in ("above", "around", "below") if row[name])
-    return f"{text} (excess {_show(row)}; interval {counts} of {n_known} sites)"
+    return f"{counts} of {n_known} sites"
+
+
+def _is_clear(row: Any) -> bool:
+    """Whether intervals lie above 1 at most sites, where intervals are known."""
+    return row is None or not _n_bounded(row) or row["above"] >= _MOST * _n_bounded(row)
 
 
 def _n_bounded(row: Any) -> int:
@@ -250,13 +280,14 @@ def _removal(isotropy: Any, panel: str) -> Finding:
     wide = rows.pivot(index=["step", "site"], columns="series", values="value")
     tangent, normal = wide["without tangent"], wide["without normal"]
     known = (tangent - normal).dropna()
-    claim = f"{_capital(panel)}: removing the tangent plane raises IsoScore* more than removing a normal plane"
+    claim = f"{capital(panel)}: removing the tangent plane raises IsoScore* more than removing a normal plane"
     if known.empty:
         return Finding(claim, "not known", "No site has both values.")
     high = rows[rows["series"] == "without normal"].set_index(["step", "site"])["high"].reindex(known.index)
     low = rows[rows["series"] == "without normal"].set_index(["step", "site"])["low"].reindex(known.index)
     outside = tangent.reindex(known.index)
-    above, below = int((outside > high).sum()), int((outside < low).sum())
+    is_above = outside > high
+    above, below = int(is_above.sum()), int((outside < low).sum())
     means = averaged(rows, "step").set_index("series")
     steps = steps_of(rows)
     parts = [
@@ -267,21 +298,32 @@ def _removal(isotropy: Any, panel: str) -> Finding:
         )
         for step in (steps if len(steps) == 1 else [steps[0], steps[-1]])
     ]
-    what = "sites" if len(steps) == 1 else "pairs of site and step"
-    text = (
-        f"IsoScore*, means over sites: {'; '.join(parts)}. Without the tangent it lies above the band of normal planes "
-    )
-    text += f"at {above} and below it at {below} of {len(known)} {what}."
+    text = f"IsoScore*, means over sites: {'; '.join(parts)}. Without the tangent it lies "
+    if len(known) == 1:
+        text += f"{'above' if above else 'below' if below else 'inside'} the band of normal planes."
+    else:
+        what = "sites" if len(steps) == 1 else "pairs of site and step"
+        text += f"above the band of normal planes at {above} and below it at {below} of {len(known)} {what}"
+        text += f": {_course_of(is_above)}." if 0 < above < len(known) and len(steps) > 1 else "."
     if panel.startswith("activations") and above:
         text += (
             " (For activations in the text and at the steps the planes were fitted on, this is close to arithmetic.)"
         )
     verdict: Verdict = "mixed"
-    if 2 * above > len(known):
+    if above >= _MOST * len(known):
         verdict = "holds"
-    elif known.mean() <= 0 or above == 0:
+    elif above == 0 or (known.mean() <= 0 and 2 * above <= len(known)):
         verdict = "does not hold"
     return Finding(claim, verdict, text)
+
+
+def _course_of(is_above: Any) -> str:
+    """At which steps something is so at all sites, at some and at none, neighbouring steps as ranges."""
+    shares = is_above.groupby(level="step").mean()
+    kinds = {"above at all sites": shares == 1, "at some": (shares > 0) & (shares < 1), "at none": shares == 0}
+    if is_above.index.get_level_values("site").nunique() == 1:
+        kinds = {"above": shares == 1, "not": shares == 0}
+    return "; ".join(f"{name} {ranges(chosen)}" for name, chosen in kinds.items() if chosen.any())
 
 
 def _of_step(rows: Any, step: float) -> Any:
@@ -335,11 +377,3 @@ def _where(name: str, step: float) -> str:
 def _show(row: Any) -> str:
     value = _number(row)
     return "missing" if np.isnan(value) else number(value)
-
-
-def _and(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

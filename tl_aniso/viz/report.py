@@ -15,6 +15,7 @@ from plotly.offline import get_plotlyjs
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.viz import figures
 from tl_aniso.viz.reading import read_frame
+from tl_aniso.viz.report_facts import methods_of, spelled
 from tl_aniso.viz.report_tables import energy_tables, full_table, isotropy_table
 from tl_aniso.viz.tables import energy_values, isotropy_values, steps_of
 
@@ -110,8 +111,8 @@ def _page(frame: Any, title: str, provenance: Mapping[str, Any], loss: Any, note
         isotropy=None if isotropy is None else isotropy_table(isotropy),
         whole=whole,
         figures=[_plot(name, figure) for name, figure in drawn],
-        provenance=[(str(name), _spelled(value)) for name, value in provenance.items()],
-        methods=_methods(frame),
+        provenance=[(str(name), spelled(value)) for name, value in provenance.items()],
+        methods=methods_of(frame),
         plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
     )
 
@@ -152,41 +153,6 @@ def _embedded(json: str) -> Markup:
     for character in "<>&\u2028\u2029":
         json = json.replace(character, f"\\u{ord(character):04x}")
     return Markup(json)
-
-
-def _spelled(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "; ".join(f"{name}: {_spelled(part)}" for name, part in value.items())
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(_spelled(part) for part in value)
-    return "unknown" if value is None else str(value)
-
-
-def _methods(frame: Any) -> list[tuple[str, str]]:
-    """What the frame says about how it was measured, where its rows agree; else all that they say."""
-    shown = {
-        "model": "model",
-        "family": "family",
-        "objective": "objective",
-        "revision": "revision",
-        "rank": "rank of the planes",
-        "basis": "basis of the planes",
-        "centred": "planes centred",
-        "held_out": "measured on held-out documents",
-        "unit": "rows of gradients",
-        "n_documents": "documents measured",
-        "n_sequences": "sequences measured",
-        "seq_len": "tokens a sequence, at most",
-        "exclude": "positions excluded",
-        "seed": "seed",
-    }
-    found = []
-    for column, name in shown.items():
-        if column in frame and frame[column].notna().any():
-            values = list(dict.fromkeys(frame[column].dropna()))
-            text = ", ".join(_spelled(int(v) if isinstance(v, float) and v.is_integer() else v) for v in values[:6])
-            found.append((name, text + (", ..." if len(values) > 6 else "")))
-    return found
 
 
 def _or_none(read: Any, frame: Any) -> Any:

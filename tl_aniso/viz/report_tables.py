@@ -8,6 +8,7 @@ import numpy as np
 from tl_aniso.viz.reading import key_steps, main_panel
 from tl_aniso.viz.style import control_name, number, step_text
 from tl_aniso.viz.tables import QUANTITIES, averaged, controls_of, panels_of, steps_of
+from tl_aniso.viz.wording import capital
 
 __all__ = ["Cell", "Row", "Table", "energy_tables", "full_table", "isotropy_table"]
 
@@ -79,7 +80,7 @@ def energy_tables(energy: Any) -> tuple[Table, ...]:
     held = {panel: set(energy.loc[energy["panel"] == panel, "control"]) for panel in panels_of(energy)}
     return tuple(
         Table(
-            f"{_capital(panel)} ({_n_sites(energy, panel)}): R, E and excess of the true gradient beside every "
+            f"{capital(panel)} ({_n_sites(energy, panel)}): R, E and excess of the true gradient beside every "
             f"control, at the first step, the step where mean R of {first} is largest, and the last step. "
             + _how(energy),
             ("gradient or control",),
@@ -181,12 +182,12 @@ def _cell(row: Any) -> Cell:
         notes.append(f"{number(row['low'])} to {number(row['high'])}")
     elif row.get("quantity") == "excess" and n_bounded:
         counts = (("above", ">"), ("around", "≈"), ("below", "<"))
-        notes.append(", ".join(f"{row[name]} {sign} 1" for name, sign in counts if row[name]))
+        notes.append(",\n".join(f"{row[name]}\u00a0{sign}\u00a01" for name, sign in counts if row[name]))
     return Cell(_MISSING if np.isnan(row["value"]) else number(row["value"]), "; ".join(notes))
 
 
 def _signed(value: float) -> Cell:
-    return Cell(_MISSING if np.isnan(value) else f"{value:+.3f}")
+    return Cell(_MISSING if np.isnan(value) else ("+" if value > 0 else "") + number(value))
 
 
 def _value(row: Any) -> float:
@@ -207,7 +208,3 @@ def _how(energy: Any) -> str:
             "for one site, the interval."
         )
     return text
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
