@@ -8,7 +8,9 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tl_aniso.errors import TlAnisoError
 
@@ -53,8 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(arguments)
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # other libraries' redrawn bars would fill a log file
-    # A batch system that ends a job sends SIGTERM; let it unwind like Ctrl-C, so that temporary files go.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = _unwind_when_told_to_stop()
     try:
         if options.command == "demo":
             from tl_aniso.commands.demo import demo_command
@@ -64,15 +65,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from tl_aniso.commands.measure import measure_command
 
             measure_command(options)
+        sys.stdout.flush()
     except TlAnisoError as error:
         print(f"tl-aniso: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # A reader such as `head` has seen enough. What is left in the buffer must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
-        print("tl-aniso: interrupted; nothing half-written was left behind", file=sys.stderr)
+        with suppress(OSError):  # after a hang-up nobody may be there to read it
+            print("tl-aniso: interrupted; nothing half-written was left behind", file=sys.stderr)
         return 1
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return 0
+
+
+def _unwind_when_told_to_stop() -> dict[int, Any]:
+    """Let the ends of a batch job and of a terminal unwind like Ctrl-C, so that temporary files go.
+
+    Returns:
+        The handlers that were there, by signal; one that is ignored, as under ``nohup``, stays ignored.
+    """
+    wanted = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    caught = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, signal.default_int_handler) for number in caught}
 
 
 def _positive(text: str) -> int:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,11 +11,12 @@ import time
 
 import pandas as pd
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.models import tiny_model
 from tl_aniso import TangentProxies
 from tl_aniso.cli import main
-from tl_aniso.commands.output import fresh_directory
+from tl_aniso.commands.output import fresh_directory, print_table, short_names
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.training import train_tokenizer
 
@@ -50,22 +53,83 @@ def test_measure_writes_table_page_and_proxies(model_directory, text_file, tmp_p
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "blocks.1.mlp.W_gate" in page
     assert TangentProxies.load(out / "proxies")["blocks.0.attn.W_Q"].rank == 8
+    assert "PCA of the half of the documents that is not measured" in page
+    assert "{'" not in page.split("<script")[0]
     shown = capsys.readouterr().out
-    assert "R shuffled_g" in shown or "shuffled_g" in shown
+    titles = [
+        line.split(",")[0].split(":")[0] for line in shown.splitlines() if line.startswith(("R of g", "exc", "IsoS"))
+    ]
+    assert titles[:3] == ["R of gradients", "excess", "IsoScore* before and after removal"]
+    assert "shuffled g" in shown
     assert "without tangent" in shown
+
+
+def test_planes_of_the_measured_documents_are_called_in_sample(model_directory, tmp_path, capsys):
+    text, out = tmp_path / "one.txt", tmp_path / "out"
+    text.write_text(" ".join(TEXTS), encoding="utf-8")
+    assert main(["measure", str(model_directory), "--text", str(text), "--out", str(out), "--seq-len", "32"]) == 0
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "in-sample: PCA of the very documents that are measured" in page
+    assert "that is not measured" not in page
+
+
+@pytest.mark.parametrize("width", [80, 30])
+def test_numbers_of_a_table_are_whole_on_any_terminal(width, monkeypatch, capsys):
+    for name, value in {"COLUMNS": str(width), "FORCE_COLOR": "1", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    controls = ("input_energy", "sign_flip", "shuffled_g", "shuffled_labels")
+    numbers = {f"{what} {control}": [0.00123 + i] for what in ("R", "excess") for i, control in enumerate(controls)}
+    first = {"gradient": ["activation"], "group": ["inputs and outputs"], "rank": [144], "E": [0.0123], "R": [12345.6]}
+    print_table(short_names(pd.DataFrame(first | numbers), "R"), "title")
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in capsys.readouterr().out.splitlines()]
+    assert "…" not in "".join(lines)
+    assert {"0.0123", "12,346", "0.00123", "1", "2", "3", "144"} <= set(" ".join(lines).split())
+    assert width < 80 or max(map(len, lines)) <= 80
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    code = (
+        "import sys; from tl_aniso import cli; import tl_aniso.commands.demo as d\n"
+        "def talk(**_):\n"
+        "    for _ in range(100_000): print('a line')\n"
+        "d.demo_command = talk; sys.exit(cli.main(['demo']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().strip() == b"a line"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 1
+
+
+def test_an_ignored_hang_up_stays_ignored():
+    code = (
+        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "from tl_aniso import cli; import tl_aniso.commands.demo as d\n"
+        "d.demo_command = lambda **_: os.kill(os.getpid(), signal.SIGHUP); sys.exit(cli.main(['demo']))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def test_a_second_run_replaces_the_first_and_nothing_else(model_directory, text_file, tmp_path):
     out = tmp_path / "out"
     arguments = ["measure", str(model_directory), "--text", str(text_file), "--out", str(out), "--sites", "*.W_Q"]
     assert main(arguments) == 0
-    (out / "stray").touch()
     assert main(arguments) == 0
-    assert not (out / "stray").exists()
+    (out / "notes.txt").write_text("mine", encoding="utf-8")
+    assert main(arguments) == 1
+    assert (out / "notes.txt").read_text(encoding="utf-8") == "mine"
+    (out / "notes.txt").unlink()
+    link = tmp_path / "link"
+    link.symlink_to(out)
+    assert main([*arguments[:-3], str(link), *arguments[-2:]]) == 0
+    assert link.is_symlink()
+    assert (link / "results.csv").is_file()
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.tex").touch()
-    with pytest.raises(TlAnisoError, match="not the output"), fresh_directory(precious):
+    with pytest.raises(TlAnisoError, match=r"thesis\.tex, which no earlier run wrote"), fresh_directory(precious):
         pass
     assert [path.name for path in precious.iterdir()] == ["thesis.tex"]
 
@@ -95,6 +159,19 @@ def test_user_errors_are_one_line_exit_1_and_leave_nothing(
 
 def test_a_model_that_is_not_there(text_file, tmp_path, capsys):
     assert main(["measure", str(tmp_path / "no-model"), "--text", str(text_file), "--out", str(tmp_path / "o")]) == 1
+    assert "there is no directory" in capsys.readouterr().err
+
+
+def test_a_checkpoint_that_lacks_weights_is_not_measured_with_random_ones(model_directory, text_file, tmp_path, capsys):
+    broken = tmp_path / "broken"
+    shutil.copytree(model_directory, broken)
+    weights = load_file(broken / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    assert main(["measure", str(broken), "--text", str(text_file), "--out", str(tmp_path / "o")]) == 1
+    assert "model.layers.1.mlp.up_proj.weight" in capsys.readouterr().err
+    (broken / "model.safetensors").write_bytes((model_directory / "model.safetensors").read_bytes()[:900])
+    assert main(["measure", str(broken), "--text", str(text_file), "--out", str(tmp_path / "o")]) == 1
     assert "cannot load" in capsys.readouterr().err
 
 
@@ -105,7 +182,8 @@ def test_bad_arguments_exit_2(arguments, capsys):
     assert caught.value.code == 2
 
 
-def test_a_terminated_run_leaves_nothing_half_written(tmp_path):
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_terminated_run_leaves_nothing_half_written(name, tmp_path):
     code = (
         "import sys, time; from tl_aniso import cli; import tl_aniso.commands.demo as d\n"
         "def slow(recipe, **_): print('here', flush=True); time.sleep(60)\n"
@@ -116,6 +194,6 @@ def test_a_terminated_run_leaves_nothing_half_written(tmp_path):
     assert process.stdout is not None
     assert process.stdout.readline().strip() == b"here"
     time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(getattr(signal, name))
     assert process.wait(30) == 1
     assert list(tmp_path.iterdir()) == []

@@ -3,11 +3,10 @@
 import time
 from pathlib import Path
 
-import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from tl_aniso.commands.output import fresh_directory, print_table, print_text
+from tl_aniso.commands.output import fresh_directory, print_table, print_text, short_names
 from tl_aniso.demo import DemoResult, demo_text, run_demo, save_demo
 from tl_aniso.progress import say
 from tl_aniso.results import AblationIsotropy
@@ -40,21 +39,15 @@ def demo_command(*, seed: int, steps: int, out: Path) -> None:
 
 
 def _print(result: DemoResult, seed: int) -> None:
-    print_table(_short(result.by_step(), "R"), f"R by step: weight gradients of the block readers, seed {seed}")
-    print_table(_short(result.by_step(), "excess"), "excess by step: odds of E over the odds each control alone gives")
-    print_table(_short(result.by_layer(result.peak), "R"), f"R by layer at the peak, step {result.peak}")
+    print_table(short_names(result.by_step(), "R"), f"R by step: weight gradients of the block readers, seed {seed}")
+    print_table(
+        short_names(result.by_step(), "excess"), "excess by step: odds of E over the odds each control alone gives"
+    )
+    print_table(short_names(result.by_layer(result.peak), "R"), f"R by layer at the peak, step {result.peak}")
     star = result.frame[(result.frame["measure"] == "isoscore_star") & result.frame["site"].notna()]
     for step in dict.fromkeys((0, result.peak, int(star["step"].max()))):
         print_table(AblationIsotropy(star[star["step"] == step]).table(), f"IsoScore* at step {step}: means over sites")
     print_text(read_frame(result.frame))
-
-
-def _short(table: pd.DataFrame, what: str) -> pd.DataFrame:
-    """E and R (or excess) true and under each control, under short names."""
-    first = [table.columns[0], "E", "R"] if what == "R" else [table.columns[0]]
-    controls = [name for name in table.columns if name.startswith(f"{what} ")]
-    short = {name: name.removeprefix(f"{what} ").replace("_", " ") for name in controls}
-    return table[first + controls].rename(columns={"R": "true R", **short})
 
 
 def _with_progress(seed: int, recipe: DecoderRecipe, text: object) -> DemoResult:

@@ -3,15 +3,14 @@
 import argparse
 import time
 from itertools import islice
-from typing import Any
 
 import pandas as pd
 
-from tl_aniso.commands.output import fresh_directory, print_table, print_text
+from tl_aniso.commands.output import fresh_directory, print_table, print_text, short_names
 from tl_aniso.errors import TextError
 from tl_aniso.models import LoadedModel, load_model
 from tl_aniso.progress import say
-from tl_aniso.questions.single import measure_once
+from tl_aniso.questions.single import Single, measure_once
 from tl_aniso.text import iter_documents
 from tl_aniso.viz.reading import read_frame
 from tl_aniso.viz.report import write_report
@@ -44,24 +43,49 @@ def measure_command(options: argparse.Namespace) -> None:
         frame.to_csv(directory / "results.csv", index=False)
         found.measured.proxies.save(directory / "proxies")
         notes = tuple(dict.fromkeys((*found.energy.notes, *found.isotropy.notes)))
-        provenance = _provenance(loaded, options, found.measured.capture.metadata)
+        provenance = _provenance(loaded, options, found)
         write_report(
             directory / "report.html", frame, title=f"Measured: {loaded.name}", provenance=provenance, notes=notes
         )
-    print_table(found.energy.table(), "gradient energy in tangent directions")
-    print_table(found.isotropy.table(), "isotropy (IsoScore*) after ablation")
+    _print_tables(found)
     print_text("\n".join((str(read_frame(frame)), *(f"note: {note}" for note in notes))))
     print(f"\n{options.out / 'report.html'}: every layer, site and control ({time.monotonic() - began:.0f} s)")
 
 
-def _provenance(loaded: LoadedModel, options: argparse.Namespace, metadata: dict[str, Any]) -> dict[str, object]:
+def _print_tables(found: Single) -> None:
+    energy, rank = _without_rank(found.energy.table())
+    print_table(short_names(energy, "R"), f"R of gradients, means over sites{rank}")
+    controls = [name for name in energy.columns if name.startswith("excess ")]
+    excess = short_names(energy.dropna(subset=controls, how="all"), "excess") if controls else energy.iloc[:0]
+    if len(excess):
+        print_table(excess, "excess: odds of E over the odds that each control alone gives")
+    isotropy, rank = _without_rank(found.isotropy.table())
+    print_table(isotropy, f"IsoScore* before and after removal, means over sites{rank}")
+
+
+def _without_rank(table: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The table without its column of ranks where they agree, and the rank for its title."""
+    ranks = table["rank"].unique()
+    return (table.drop(columns="rank"), f", rank {ranks[0]}") if len(ranks) == 1 else (table, "")
+
+
+def _provenance(loaded: LoadedModel, options: argparse.Namespace, found: Single) -> dict[str, object]:
+    metadata = found.measured.capture.metadata
     model, text = metadata["model"], metadata["text"]
     return {
         "model": f"{loaded.name} ({model['class']}, {model['n_layers']} layers, d_model {model['d_model']})",
         "revision": loaded.revision,
         "text": f"{options.text.name}: {len(text['documents'])} documents measured, {text['n_tokens']} tokens",
-        "sequences": f"up to {metadata['options']['seq_len']} tokens; dropped: {text['dropped'] or 'none'}",
+        "sequences": f"up to {metadata['options']['seq_len']} tokens; dropped: {_dropped(text['dropped'])}",
         "documents with a BOS": f"{text['n_with_bos']} of those measured and fitted on",
-        "tangent proxies": "PCA of the half of the documents that is not measured",
+        "tangent proxies": "PCA of the half of the documents that is not measured"
+        if found.measured.held_out
+        else "in-sample: PCA of the very documents that are measured",
         "library": f"tl_aniso {metadata['library_version']}",
     }
+
+
+def _dropped(counts: dict[str, int]) -> str:
+    """What was left out, for people: "2 duplicate documents, 1 short tail"."""
+    named = (f"{n} {reason.replace('_', ' ')}{'' if n == 1 else 's'}" for reason, n in counts.items() if n)
+    return ", ".join(named) or "nothing"

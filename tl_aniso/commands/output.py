@@ -6,15 +6,17 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tl_aniso.errors import TlAnisoError
 
-__all__ = ["fresh_directory", "print_table", "print_text"]
+__all__ = ["fresh_directory", "print_table", "print_text", "short_names"]
 
 _MARK = ".tl-aniso"
 
@@ -23,41 +25,113 @@ _MARK = ".tl-aniso"
 def fresh_directory(target: Path) -> Iterator[Path]:
     """A temporary directory beside `target` that takes its place when the block ends well.
 
-    Results of an earlier run are replaced then, and only then; a directory that holds anything else is refused.
+    Results of an earlier run are replaced then, and only then; a directory that holds anything else is refused, before
+    anything runs.
 
     Raises:
-        TlAnisoError: `target` exists and is not the output of an earlier run.
+        TlAnisoError: `target` exists and is not the output of an earlier run, or holds files of the user's own.
     """
-    target = target.absolute()
-    if target.exists() and not (target / _MARK).exists() and (not target.is_dir() or any(target.iterdir())):
-        raise TlAnisoError(f"{target} exists and is not the output of an earlier run; choose another --out")
+    target = target.resolve()  # a link is followed: what it points to is replaced, not the link
+    _refuse_foreign(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     except OSError as error:
         raise TlAnisoError(f"cannot write to {target.parent}: {error.strerror}") from error
     try:
-        (temporary / _MARK).write_text("results of tl-aniso; replaced by the next run\n", encoding="utf-8")
-        temporary.chmod(0o755)
         yield temporary
-        if target.exists():
-            shutil.rmtree(target)
-        temporary.rename(target)
+        written = sorted(path.name for path in temporary.iterdir())
+        (temporary / _MARK).write_text("\n".join(written), encoding="utf-8")
+        temporary.chmod(0o755)
+        _replace(target, temporary)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
+def _refuse_foreign(target: Path) -> None:
+    """The names that an earlier run wrote stand in its mark; anything else is not ours to remove."""
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise TlAnisoError(f"{target} is a file; choose another --out")
+    held = {path.name for path in target.iterdir()}
+    mark = target / _MARK
+    ours = {_MARK, *mark.read_text(encoding="utf-8").splitlines()} if mark.is_file() else set()
+    foreign = sorted(held - ours)
+    if foreign:
+        raise TlAnisoError(
+            f"{target} holds {', '.join(foreign[:3])}, which no earlier run wrote; move it away or choose another --out"
+        )
+
+
+def _replace(target: Path, temporary: Path) -> None:
+    """Put a finished directory in the place of an older one; a failure leaves the older one."""
+    try:
+        _refuse_foreign(target)
+        if target.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent)) / "old"
+            target.rename(old)
+            temporary.rename(target)
+            shutil.rmtree(old.parent, ignore_errors=True)
+        else:
+            temporary.rename(target)
+    except OSError as error:
+        raise TlAnisoError(f"cannot put the results at {target}: {error.strerror}") from error
+
+
+def short_names(table: pd.DataFrame, what: Literal["R", "excess"]) -> pd.DataFrame:
+    """E and R (or excess), true and under each control, under names short enough for a terminal.
+
+    Args:
+        table: of `TangentEnergy.table` or `energy_by_step`: columns that name a row, then E, R, and "R <control>" and
+            "excess <control>" of each control.
+        what: "R", with E and the true R, or "excess".
+
+    Example:
+        >>> table = pd.DataFrame({"step": [0], "E": [0.5], "R": [2.0], "R sign_flip": [1.5], "excess sign_flip": [1.3]})
+        >>> list(short_names(table, "R")), list(short_names(table, "excess"))
+        (['step', 'E', 'true R', 'sign flip'], ['step', 'sign flip'])
+    """
+    first = list(table.columns[: table.columns.get_loc("E")]) + (["E", "R"] if what == "R" else [])
+    controls = [name for name in table.columns if name.startswith(f"{what} ")]
+    short = {name: name.removeprefix(f"{what} ").replace("_", " ") for name in controls}
+    return table[first + controls].rename(columns={"R": "true R", **short})
+
+
 def print_table(frame: pd.DataFrame, title: str) -> None:
-    """A table on standard output; numbers to three digits, missing ones as a dash."""
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for column in frame.columns:
-        table.add_column(str(column), justify="left" if frame[column].dtype == object else "right")
-    for row in frame.itertuples(index=False):
-        table.add_row(*(_cell(value) for value in row))
+    """A table on standard output; numbers to three digits, missing ones as a dash.
+
+    On a narrow terminal headings and names break between words; numbers are never cut, whatever the width.
+    """
     console = Console()
-    # Without a terminal nothing may be cut off: width is then that of the content.
-    console.print(table) if console.is_terminal else Console(width=200).print(table)
+    width = console.width if console.is_terminal else 200
+    table = _table(frame, title, narrow=False)
+    if Console(width=1000).measure(table).maximum > width:
+        table = _table(frame, title, narrow=True)
+        # What does not fit even so is left to the terminal to wrap: rich would cut off digits.
+        width = max(width, Console(width=1000).measure(table).maximum)
+    Console(width=width).print(table)
+
+
+def _table(frame: pd.DataFrame, title: str, *, narrow: bool) -> Table:
+    def fitted(text: str, width: int = 10) -> str:
+        return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) if narrow else text
+
+    padding = (0, 1, 0, 0) if narrow else (0, 1)
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, padding=padding, pad_edge=not narrow, show_edge=not narrow
+    )
+    is_number = [pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns]
+    for column, right in zip(frame.columns, is_number, strict=True):
+        # Square brackets in a name are no markup.
+        table.add_column(
+            Text(fitted(str(column), 6 if right else 10)), justify="right" if right else "left", no_wrap=True
+        )
+    for row in frame.itertuples(index=False):
+        cells = zip(row, is_number, strict=True)
+        table.add_row(*(Text(_cell(value) if right else fitted(_cell(value))) for value, right in cells))
+    return table
 
 
 def print_text(text: object) -> None:
@@ -70,5 +144,7 @@ def print_text(text: object) -> None:
 
 def _cell(value: object) -> str:
     if isinstance(value, float):
-        return "-" if pd.isna(value) else (f"{value:.0f}" if value.is_integer() else f"{value:.3g}")
+        if pd.isna(value):
+            return "-"
+        return f"{value:,.0f}" if value.is_integer() or 1000 <= abs(value) < 1e6 else f"{value:.3g}"
     return str(value)
