@@ -9,7 +9,7 @@ from benchmarks.table import render
 
 __all__ = ["main"]
 
-_PARTS = {"memory": memory.measure, "ablation": ablation_cost.measure, "capture": capture_cost.measure}
+_PARTS = ("memory", "ablation", "capture")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,13 +17,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", choices=_PARTS, help="run one part")
     parser.add_argument("--pairs", type=int, default=9, help="interleaved pairs of runs (default 9)")
+    parser.add_argument("--batches", type=int, default=1, help="batches in a run of the capture's pairs (default 1)")
     chosen = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
+    wanted = [chosen.only] if chosen.only else _PARTS
     lines = []
-    for part in [chosen.only] if chosen.only else _PARTS:
-        lines += _PARTS[part](chosen.pairs, lambda text: print(text, file=sys.stderr, flush=True))
+    if "memory" in wanted:
+        lines += memory.measure(_say)
+    if "ablation" in wanted:
+        lines += ablation_cost.measure(chosen.pairs, _say)
+    if "capture" in wanted:
+        lines += capture_cost.measure(chosen.pairs, _say, chosen.batches)
     print(render(lines))
     return 0 if all(line.passed for line in lines) else 1
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

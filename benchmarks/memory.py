@@ -17,8 +17,8 @@ __all__ = ["measure"]
 _BATCH, _LENGTH, _VOCAB = 8, 128, 4096
 
 
-def measure(repeats: int, say: Callable[[str], None]) -> list[Line]:
-    """One pair, whatever `repeats`: peaks repeat to a few MB."""
+def measure(say: Callable[[str], None]) -> list[Line]:
+    """One pair: peaks repeat to a few MB."""
     few, many = _peak(10), _peak(100)
     say(f"memory: peak {few / 1e6:.0f} MB over 10 batches, {many / 1e6:.0f} MB over 100")
     return [Line("peak memory, 100 batches / 10", [many / few], 1.02)]
