@@ -69,7 +69,7 @@ test: $(READY)
 	$(TEST_ENV) $(call limit,900) $(PYTEST) -n $(JOBS) -m 'not real and not slow and not browser' $(TEST_ARGS)
 
 test-real: $(READY_REAL)
-	HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false $(call limit,1200) $(PYTEST) -m real $(TEST_ARGS)
+	$(TEST_ENV) $(call limit,1200) $(PYTEST) -m real $(TEST_ARGS)
 
 test-all: test test-real
 	$(TEST_ENV) $(PYTEST) -n $(JOBS) -m 'slow and not real' $(TEST_ARGS)
