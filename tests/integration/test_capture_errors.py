@@ -267,3 +267,23 @@ class TestProxies:
         proxies = fit_tangent_proxies(quiet(tiny_model("llama", hidden_size=16)), 4)
         with pytest.raises(TlAnisoError, match=r"has width 16, the model has d_model 32"):
             quiet(tiny_model("llama"), proxies=proxies)
+
+
+def test_a_layer_wrapped_by_an_adapter_is_refused_though_it_shows_a_weight():
+    class Adapted(torch.nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base = base
+            self.extra = torch.nn.Linear(base.in_features, base.out_features, bias=False)
+
+        @property
+        def weight(self):
+            return self.base.weight
+
+        def forward(self, x):
+            return self.base(x) + self.extra(x)
+
+    model = tiny_model("llama")
+    model.model.layers[1].self_attn.q_proj = Adapted(model.model.layers[1].self_attn.q_proj)
+    with pytest.raises(TlAnisoError, match=r"blocks\.1\.attn\.W_Q is a Adapted, not a plain linear"):
+        capture(model, random_documents(), progress=False)

@@ -112,6 +112,15 @@ def test_an_ignored_hang_up_stays_ignored():
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
+def test_max_documents_takes_the_first_ones(model_directory, text_file, tmp_path):
+    out = tmp_path / "out"
+    arguments = ["--text", str(text_file), "--out", str(out), "--sites", "*.W_Q", "--max-documents", "1"]
+    assert main(["measure", str(model_directory), *arguments]) == 0
+    frame = pd.read_csv(out / "results.csv")
+    assert set(frame["n_documents"]) == {1}
+    assert not frame["held_out"].any()
+
+
 def test_a_second_run_replaces_the_first_and_nothing_else(model_directory, text_file, tmp_path):
     out = tmp_path / "out"
     arguments = ["measure", str(model_directory), "--text", str(text_file), "--out", str(out), "--sites", "*.W_Q"]

@@ -246,6 +246,34 @@ def test_a_gradient_of_zero_is_an_error_that_names_its_site(documents):
         tangent_energy(model, documents, progress=False, sites=["blocks.1.mlp.W_in"])
 
 
+def test_pooled_says_which_sums_are_kept_beside_projections(model, documents, held):
+    proxies = fit_tangent_proxies(held)
+    kept = {p: capture(model, documents, proxies=proxies, pooled=p, progress=False) for p in ("all", "effect", "none")}
+    assert {name: len(found.weight_gradients) > 0 for name, found in kept.items()} == {
+        "all": True,
+        "effect": True,
+        "none": False,
+    }
+    assert {name: len(found.controls) for name, found in kept.items()} == {"all": 3, "effect": 0, "none": 0}
+
+
+def test_labels_reach_the_frame_and_unknown_ones_are_refused(held):
+    frame = tangent_energy(held.labelled(step=512, tokens_seen=1e9, family="pythia")).frame
+    assert (frame["step"] == 512).all()
+    assert (frame["tokens_seen"] == 1e9).all()
+    assert (frame["family"] == "pythia").all()
+    assert tangent_energy(held).frame["step"].isna().all()
+    with pytest.raises(TlAnisoError, match="no such field: steps"):
+        held.labelled(steps=512)
+
+
+def test_plots_hold_the_results_numbers(result, held):
+    drawn = {float(y) for trace in result.plot().data if trace.y is not None for y in trace.y if y is not None}
+    values = rows(result.frame, "r_energy", "normal").loc["weight", "value"].filter(like="blocks")
+    assert any(value == pytest.approx(values.iloc[0]) for value in drawn)
+    assert len(ablation_isotropy(held).plot().data) > 0
+
+
 def test_results_show_themselves(result, held):
     assert "R input_energy" in result.summary()
     assert "<table" in result._repr_html_()

@@ -207,6 +207,13 @@ def _check_weights(layout: Layout) -> None:
             )
         if weight.device.type == "meta":
             raise ModelError(f"the weight at {site} is on the meta device: it was never loaded")
+    for matrix in layout.matrices:
+        # A wrapper (an adapter of low rank, say) may show a base's weight while its output holds more than W x.
+        if not isinstance(matrix.module, nn.Linear):
+            raise ModelError(
+                f"{matrix.sites[0]} is a {type(matrix.module).__name__}, not a plain linear layer, so its gradient is "
+                "not that of one matrix; merge adapters into the weights first"
+            )
     kinds = {weight.dtype for _, weight in layout.weights()}
     if len(kinds) > 1:
         raise ModelError(

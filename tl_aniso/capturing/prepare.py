@@ -1,12 +1,13 @@
 """Text for a capture: the model's own tokenizer, sequences, special tokens, and the size of a batch."""
 
+import warnings
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.checks import as_integer
-from tl_aniso.errors import TextError, TlAnisoError
+from tl_aniso.errors import TextError, TlAnisoError, TlAnisoWarning
 from tl_aniso.text import SequenceSet, iter_documents, make_sequences, tokenise
 
 __all__ = ["PreparedText", "default_batch_size", "find_tokenizer", "prepare_text"]
@@ -53,7 +54,7 @@ def find_tokenizer(model: Any) -> Any | None:
     """The tokenizer the model was published with, or None.
 
     A TransformerBridge reloads its tokenizer with a BOS that the model's own may not add, so the original is loaded
-    again from where the bridge says it came from.
+    again from where the bridge says it came from; where that fails, the bridge's own serves, with a warning.
     """
     held = getattr(model, "tokenizer", None)
     config = getattr(model, "config", None) or getattr(getattr(model, "original_model", None), "config", None)
@@ -65,6 +66,13 @@ def find_tokenizer(model: Any) -> Any | None:
             return AutoTokenizer.from_pretrained(place)
         except (OSError, ValueError, KeyError):
             continue
+    if held is not None and hasattr(model, "original_model"):
+        warnings.warn(
+            "the model's own tokenizer could not be loaded again, so the bridge's is used, which may add a BOS that "
+            "the model was not trained with; pass tokenizer=... to be sure",
+            TlAnisoWarning,
+            stacklevel=2,
+        )
     return held
 
 

@@ -167,12 +167,11 @@ class Reducer:
             median = norms.masked_fill(~mask, torch.nan).nanmedian(dim=1, keepdim=True).values
             keep = keep & (norms <= SINK_FACTOR * median)
         keep = keep & mask
-        if self.variant == MAIN:
-            energy = norms.double().square() * mask
-            self.sums.tally(f"rows|{site}|{self._half}", int(mask.sum()))
-            self.sums.tally(f"rows_kept|{site}|{self._half}", int(keep.sum()))
-            self.sums.tally(f"energy|{site}|{self._half}", float(energy.sum()))
-            self.sums.tally(f"energy_kept|{site}|{self._half}", float((energy * keep).sum()))
+        energy = norms.double().square() * mask
+        self.sums.tally(f"rows|{site}|{self._half}", int(mask.sum()))
+        self.sums.tally(f"rows_kept|{site}|{self._half}", int(keep.sum()))
+        self.sums.tally(f"energy|{site}|{self._half}", float(energy.sum()))
+        self.sums.tally(f"energy_kept|{site}|{self._half}", float((energy * keep).sum()))
         return keep
 
     def _masked(self, factor: Tensor) -> Tensor:
