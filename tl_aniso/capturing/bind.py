@@ -10,7 +10,7 @@ from torch import nn
 from tl_aniso.capturing.layout import Block, Layout, block_matrices, fused_heads, unembedding
 from tl_aniso.errors import ModelError
 
-__all__ = ["SUPPORTED_CLASSES", "bind"]
+__all__ = ["SUPPORTED_CLASSES", "bind", "check_finite"]
 
 _OLDEST_BRIDGE = 4
 _WEIGHT_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -219,6 +219,16 @@ def _check_weights(layout: Layout) -> None:
         raise ModelError(
             f"the weights mix {' and '.join(sorted(map(str, kinds)))}; convert the model to one, e.g. model.float()"
         )
+
+
+def check_finite(layout: Layout) -> None:
+    """Name the parameter that is not finite.
+
+    It reads every weight once, so it is asked when a number went wrong, not before each run.
+
+    Raises:
+        ModelError: a parameter holds NaN or infinite values.
+    """
     for name, parameter in layout.root.named_parameters():
         if not bool(torch.isfinite(parameter.detach().sum())) and not bool(torch.isfinite(parameter.detach()).all()):
             raise ModelError(f"the parameter {name} holds NaN or infinite values; the checkpoint is broken")

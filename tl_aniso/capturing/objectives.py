@@ -110,16 +110,18 @@ def causal_head(unembed: nn.Module, hidden: Float[Tensor, "batch length d"], tar
             logits = unembed(hidden[rows]).float()
             ids, carries = targets.ids[rows, :, None], targets.carries[rows]
             at_target, peak = logits.gather(-1, ids), logits.amax(-1, keepdim=True)
-            # From here the logits' own memory holds their gradient: softmax minus one-hot, where a target is.
+            # From here the logits' own memory holds their softmax, and at last their gradient.
             probabilities = logits.sub_(peak).exp_()
             total = probabilities.sum(-1, keepdim=True)
             per_token = (total.log() + peak - at_target)[..., 0]
             loss[rows] = per_token.mul_(carries).sum(1, dtype=loss.dtype)
-            probabilities.div_(total)
-            probabilities.scatter_add_(-1, ids, torch.full_like(ids, -1, dtype=probabilities.dtype))
-            probabilities[~carries] = 0
-            gradient[rows] = (probabilities.to(weight.dtype) @ weight).float()
+            # Scaling and the one-hot part on the narrow side of the product: the wide one is for the kernel alone.
+            scale = carries[..., None] / total
+            product = (probabilities.to(weight.dtype) @ weight).float().mul_(scale)
+            gradient[rows] = product.sub_(weight[ids[..., 0]].float() * carries[..., None])
             if inner is not None:
+                probabilities.mul_(scale)
+                probabilities.scatter_add_(-1, ids, -carries[..., None].to(probabilities.dtype))
                 inner[rows] = torch.bmm(probabilities, probabilities.transpose(1, 2))
     if not bool(torch.isfinite(loss).all()):
         raise UndefinedMeasureError("the loss is not finite: logits at unembed.W_U hold NaN or infinite values")

@@ -1,6 +1,7 @@
 """What a capture is of: enough to refuse a merge of unlike runs, and to fill the columns of a result."""
 
 import hashlib
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -97,6 +98,7 @@ def describe(
     }
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return version(package)

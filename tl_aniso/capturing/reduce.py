@@ -190,9 +190,12 @@ class Reducer:
         for rows, key in self._parts(kind, "none", site):
             moments = self.sums.moment(key, value.shape[-1], value.device)
             try:
-                # Whole rows by index: a boolean mask over both dimensions copies six times as slowly.
-                kept = value[rows].flatten(0, 1).index_select(0, keep[rows].flatten().nonzero()[:, 0])
-                moments.update(kept.float(), scratch=True)
+                chosen, mask = value[rows].flatten(0, 1), keep[rows].flatten()
+                if bool(mask.all()):
+                    moments.update(chosen.float())
+                else:
+                    # Whole rows by index: a boolean mask over both dimensions copies six times as slowly.
+                    moments.update(chosen.index_select(0, mask.nonzero()[:, 0]).float(), scratch=True)
             except UndefinedMeasureError as error:
                 raise UndefinedMeasureError(f"{kind.replace('_', ' ')} at {site}: {error}") from error
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from tl_aniso.capturing.bind import bind
+from tl_aniso.capturing.bind import bind, check_finite
 from tl_aniso.capturing.hooks import tapped
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.objectives import causal_head, causal_targets, shuffled_targets
@@ -16,7 +16,7 @@ from tl_aniso.capturing.reduce import Reducer
 from tl_aniso.capturing.store import Capture
 from tl_aniso.capturing.sums import MAIN, Sums
 from tl_aniso.checks import as_integer, as_names
-from tl_aniso.errors import TlAnisoError
+from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.progress import say, track
 from tl_aniso.sites import UNEMBEDDING, UNEMBEDDING_INPUT
 from tl_aniso.subspace import TangentProxies
@@ -176,7 +176,11 @@ def run_capture(
     )
     check_size(plan, limit)
     batches = make_batches(prepared.sequences.sequences, size)
-    sums = _run(layout, batches, options, plan, progress, description)
+    try:
+        sums = _run(layout, batches, options, plan, progress, description)
+    except UndefinedMeasureError:
+        check_finite(layout)  # a broken checkpoint is the cause to name, not the first site it reached
+        raise
     metadata = describe(layout, model, options, plan, prepared, proxies)
     return Capture(sums, metadata, layout.aliases)
 
