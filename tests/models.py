@@ -5,39 +5,83 @@ import warnings
 from typing import Any
 
 import torch
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
+import transformers
 
 VOCAB = 97
 WIDTH = 32
 LENGTHS = (23, 9, 31, 17, 40, 12, 28, 2, 35, 20)
 KINDS = ("neox-parallel", "neox-sequential", "llama", "llama-tied")
+# Every decoder that is supported, each with what sets it apart from the others.
+ARCHITECTURES = (
+    *KINDS,
+    "olmo",
+    "olmo2",
+    "gpt2",
+    "gpt2-untied",
+    "gemma3",
+    "gemma3-untied",
+    "mistral",
+    "qwen2",
+    "qwen3",
+)
+WINDOW = 8  # most of the documents are longer
+
+_COMMON = {
+    "vocab_size": VOCAB,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 160,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_GROUPED = {**_COMMON, "num_key_value_heads": 2}
+_WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW}
+_GPT2 = {
+    "vocab_size": VOCAB,
+    "n_embd": WIDTH,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_inner": 48,
+    "n_positions": 160,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+# Width of a head, where it is free, differs from hidden_size / num_attention_heads.
+_GEMMA3 = {**_GROUPED, **_WINDOWS, "head_dim": 12, "query_pre_attn_scalar": 10}
+# kind -> prefix of the classes, suffix of the model's, options of the config
+_MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "neox-parallel": ("GPTNeoX", "ForCausalLM", {**_COMMON, "use_parallel_residual": True}),
+    "neox-sequential": ("GPTNeoX", "ForCausalLM", {**_COMMON, "use_parallel_residual": False}),
+    "llama": ("Llama", "ForCausalLM", {**_GROUPED, "tie_word_embeddings": False}),
+    "llama-tied": ("Llama", "ForCausalLM", {**_GROUPED, "tie_word_embeddings": True}),
+    "olmo": ("Olmo", "ForCausalLM", _GROUPED),
+    "olmo2": ("Olmo2", "ForCausalLM", _GROUPED),
+    "gpt2": ("GPT2", "LMHeadModel", _GPT2),
+    "gpt2-untied": ("GPT2", "LMHeadModel", {**_GPT2, "tie_word_embeddings": False}),
+    "gemma3": ("Gemma3", "ForCausalLM", _GEMMA3),
+    "gemma3-untied": ("Gemma3", "ForCausalLM", {**_GEMMA3, "tie_word_embeddings": False}),
+    "mistral": ("Mistral", "ForCausalLM", {**_GROUPED, "sliding_window": WINDOW}),
+    "qwen2": ("Qwen2", "ForCausalLM", {**_GROUPED, **_WINDOWS, "use_sliding_window": True}),
+    "qwen3": ("Qwen3", "ForCausalLM", {**_GROUPED, "head_dim": 12}),
+}
 
 
 def tiny_model(kind: str, *, seed: int = 0, layers: int = 2, **changes: Any) -> Any:
     """A model in evaluation mode whose every parameter, gains and biases too, is drawn at random."""
-    common = {
-        "vocab_size": VOCAB,
-        "hidden_size": WIDTH,
-        "num_hidden_layers": layers,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-        "max_position_embeddings": 160,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
-    if kind.startswith("neox"):
-        config = GPTNeoXConfig(**{**common, "use_parallel_residual": kind == "neox-parallel", **changes})
-        model = GPTNeoXForCausalLM(config)
-    else:
-        tied = kind == "llama-tied"
-        config = LlamaConfig(**{**common, "num_key_value_heads": 2, "tie_word_embeddings": tied, **changes})
-        model = LlamaForCausalLM(config)
+    prefix, suffix, options = _MODELS[kind]
+    size = {"n_layer" if prefix == "GPT2" else "num_hidden_layers": layers}
+    config_class = getattr(transformers, "Gemma3TextConfig" if prefix == "Gemma3" else f"{prefix}Config")
+    config = config_class(**{**options, **size, **changes})
+    model = getattr(transformers, prefix + suffix)(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            gain = "norm" in name and name.endswith("weight")
-            parameter.copy_(1 + 0.3 * noise if gain else 0.2 * noise)
+            gain = name.endswith("weight") and ("norm" in name or ".ln_" in name)
+            # Gemma's gains are stored less one.
+            parameter.copy_((prefix != "Gemma3") + 0.3 * noise if gain else 0.2 * noise)
     config.architectures = [type(model).__name__]
     return model.eval()
 

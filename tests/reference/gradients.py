@@ -22,6 +22,8 @@ class Reference:
         weights: other side x d gradients G.
         rows: the residual side R, length x d, of G = F^T R.
         factors: the other side F, length x other side.
+        inputs: what each matrix was given, length x its input side.
+        outputs: what each matrix made of it; fused projections as a whole.
     """
 
     residuals: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -29,6 +31,8 @@ class Reference:
     weights: dict[str, list[Tensor]] = field(default_factory=dict)
     rows: dict[str, list[Tensor]] = field(default_factory=dict)
     factors: dict[str, list[Tensor]] = field(default_factory=dict)
+    inputs: dict[str, list[Tensor]] = field(default_factory=dict)
+    outputs: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def second_moment(self, site: str) -> Tensor:
         """Mean over sequences of G^T G."""
@@ -56,18 +60,19 @@ def reference_gradients(model: Any, sequences: list[list[int]], *, targets: list
 def _one(model: Any, ids: Tensor, targets: Tensor | None, found: Reference) -> None:
     seen: dict[str, Tensor] = {}
     modules = _modules(model)
-    residuals = _residual_inputs(model)
+    blocks = {f"blocks.{i}.hook_resid_pre": block for i, block in enumerate(_blocks(model))}
+    branches = _attention_branches(model)
     handles = [
         module.register_forward_pre_hook(
             lambda _m, args, kwargs, s=site: seen.__setitem__(f"{s}|in", _first(args, kwargs)), with_kwargs=True
         )
-        for site, module in {**modules, **residuals}.items()
+        for site, module in {**modules, **blocks}.items()
     ]
     handles += [
         module.register_forward_hook(
             lambda _m, _a, out, s=site: seen.__setitem__(f"{s}|out", out if isinstance(out, Tensor) else out[0])
         )
-        for site, module in {**modules, **residuals}.items()
+        for site, module in {**modules, **blocks, **branches}.items()
     ]
     logits = model(input_ids=ids, use_cache=False).logits[0]
     for handle in handles:
@@ -75,14 +80,18 @@ def _one(model: Any, ids: Tensor, targets: Tensor | None, found: Reference) -> N
     wanted = ids[0, 1:] if targets is None else targets
     loss = torch.nn.functional.cross_entropy(logits[:-1], wanted, reduction="sum")
 
-    streams = {site: seen[f"{site}|in"] for site in residuals}
-    layers = len(_blocks(model))
-    for layer in range(layers):
+    # The residual after attention is what came in plus what the attention branch adds, whoever reads it later. The
+    # branch's last tensor is used in that sum alone, so the loss' gradient there is the gradient at the sum.
+    streams = {site: seen[f"{site}|in"] for site in blocks}
+    values = {site: value.detach() for site, value in streams.items()}
+    for site in branches:
+        streams[site] = seen[f"{site}|out"]
+        values[site] = values[site.replace("mid", "pre")] + streams[site].detach()
+    for layer in range(len(blocks)):
         following = f"blocks.{layer + 1}.hook_resid_pre"
-        last = layer + 1 == layers
-        streams[f"blocks.{layer}.hook_resid_post"] = (
-            seen[f"blocks.{layer}.hook_resid_pre|out"] if last else seen[f"{following}|in"]
-        )
+        site = f"blocks.{layer}.hook_resid_post"
+        streams[site] = seen.get(f"{following}|in", seen[f"blocks.{layer}.hook_resid_pre|out"])
+        values[site] = streams[site].detach()
     outputs = {site: seen[f"{site}|out"] for site in modules}
     parameters = {site: module.weight for site, module in modules.items()}
     tensors = [*streams.values(), *outputs.values(), *parameters.values()]
@@ -91,25 +100,42 @@ def _one(model: Any, ids: Tensor, targets: Tensor | None, found: Reference) -> N
     at_outputs = dict(zip(outputs, gradients[len(streams) :], strict=False))
     at_weights = dict(zip(parameters, gradients[len(streams) + len(outputs) :], strict=True))
 
-    for site, value in streams.items():
+    for site, value in values.items():
         _keep(found.residuals, site, value[0])
         _keep(found.residual_gradients, site, at_streams[site][0])
-    for site in modules:
+    for site, module in modules.items():
         inputs, at_output, at_weight = seen[f"{site}|in"], at_outputs[site][0], at_weights[site]
+        _keep(found.outputs, site, outputs[site][0])
         if site == "embed.W_E":
             one_hot = torch.nn.functional.one_hot(ids[0], len(at_weight)).double()
-            _matrix(found, site, at_weight, at_output, one_hot)
-        elif site.endswith(("W_O", "W_out")):
+            # Gemma multiplies what it looks up by the square root of the width.
+            scale = at_output.shape[-1] ** 0.5 if "Gemma" in type(model).__name__ else 1
+            _matrix(found, site, at_weight, scale * at_output, one_hot)
+            continue
+        _keep(found.inputs, site, inputs[0])
+        if type(module).__name__ == "Conv1D":  # stored input x output
+            at_weight = at_weight.T
+        if site.endswith(("W_O", "W_out")):
             _matrix(found, site, at_weight.T, at_output, inputs[0])
         elif site.endswith("W_QKV"):
-            heads = model.config.num_attention_heads
-            width = at_weight.shape[0] // (3 * heads)
-            for part, letter in enumerate("QKV"):
-                # Rows of the fused matrix run head by head: query, key, value of head 0, then of head 1 ...
-                places = [h * 3 * width + part * width + j for h in range(heads) for j in range(width)]
+            for letter, places in _fused_rows(model, at_weight.shape[0]).items():
                 _matrix(found, site[:-3] + letter, at_weight[places], inputs[0], at_output[:, places])
         else:
             _matrix(found, site, at_weight, inputs[0], at_output)
+
+
+def _fused_rows(model: Any, rows: int) -> dict[str, list[int]]:
+    """Which rows of a fused matrix are queries, keys and values."""
+    if hasattr(model, "transformer"):  # GPT-2: all queries, then all keys, then all values
+        third = rows // 3
+        return {letter: list(range(part * third, (part + 1) * third)) for part, letter in enumerate("QKV")}
+    heads = model.config.num_attention_heads
+    width = rows // (3 * heads)
+    # NeoX: head by head, query, key and value of head 0, then of head 1 ...
+    return {
+        letter: [h * 3 * width + part * width + j for h in range(heads) for j in range(width)]
+        for part, letter in enumerate("QKV")
+    }
 
 
 def _matrix(found: Reference, site: str, gradient: Tensor, rows: Tensor, factor: Tensor) -> None:
@@ -127,6 +153,8 @@ def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 
 
 def _blocks(model: Any) -> Any:
+    if hasattr(model, "transformer"):
+        return model.transformer.h
     return model.gpt_neox.layers if hasattr(model, "gpt_neox") else model.model.layers
 
 
@@ -138,6 +166,11 @@ def _modules(model: Any) -> dict[str, Any]:
             found[f"blocks.{i}.attn.W_O"] = block.attention.dense
             found[f"blocks.{i}.mlp.W_in"] = block.mlp.dense_h_to_4h
             found[f"blocks.{i}.mlp.W_out"] = block.mlp.dense_4h_to_h
+        elif hasattr(model, "transformer"):
+            found[f"blocks.{i}.attn.W_QKV"] = block.attn.c_attn
+            found[f"blocks.{i}.attn.W_O"] = block.attn.c_proj
+            found[f"blocks.{i}.mlp.W_in"] = block.mlp.c_fc
+            found[f"blocks.{i}.mlp.W_out"] = block.mlp.c_proj
         else:
             for letter in "qkvo":
                 found[f"blocks.{i}.attn.W_{letter.upper()}"] = getattr(block.self_attn, f"{letter}_proj")
@@ -149,11 +182,15 @@ def _modules(model: Any) -> dict[str, Any]:
     return found
 
 
-def _residual_inputs(model: Any) -> dict[str, Any]:
-    """Modules whose input is a residual stream value."""
+def _attention_branches(model: Any) -> dict[str, Any]:
+    """The last module of each attention branch, whose output is added to the residual stream as it is."""
+    if getattr(model.config, "use_parallel_residual", False):
+        return {}
     found: dict[str, Any] = {}
     for i, block in enumerate(_blocks(model)):
-        found[f"blocks.{i}.hook_resid_pre"] = block
-        if not getattr(model.config, "use_parallel_residual", False):
-            found[f"blocks.{i}.hook_resid_mid"] = block.post_attention_layernorm
+        attention = next(getattr(block, name) for name in ("self_attn", "attention", "attn") if hasattr(block, name))
+        # With a norm behind attention, the norm; otherwise dropout does nothing, and the projection is last.
+        norm = block.post_attention_layernorm if type(model).__name__.startswith(("Olmo2", "Gemma3")) else None
+        projection = next(getattr(attention, n) for n in ("o_proj", "dense", "c_proj") if hasattr(attention, n))
+        found[f"blocks.{i}.hook_resid_mid"] = norm or projection
     return found

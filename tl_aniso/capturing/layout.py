@@ -25,7 +25,7 @@ from tl_aniso.sites import (
     weight_site,
 )
 
-__all__ = ["Block", "Layout", "Matrix", "Split", "fused_heads"]
+__all__ = ["Block", "Layout", "Matrix", "Split", "block_matrices", "fused_heads", "fused_thirds", "unembedding"]
 
 Split = Callable[[Float[Tensor, "batch length fused"]], tuple[Float[Tensor, "batch length side"], ...]]
 
@@ -47,6 +47,22 @@ def fused_heads(n_heads: int, parts: int = 3) -> Split:
     return split
 
 
+def fused_thirds(parts: int = 3) -> Split:
+    """Split the output of a fused projection that holds all queries first, then all keys, then all values.
+
+    Example:
+        >>> import torch
+        >>> q, k, v = fused_thirds()(torch.arange(12.0).reshape(1, 1, 12))
+        >>> q.flatten().tolist(), v.flatten().tolist()
+        ([0.0, 1.0, 2.0, 3.0], [8.0, 9.0, 10.0, 11.0])
+    """
+
+    def split(fused: Float[Tensor, "batch length fused"]) -> tuple[Float[Tensor, "batch length side"], ...]:
+        return tuple(rearrange(fused, "batch length (part side) -> part batch length side", part=parts))
+
+    return split
+
+
 @dataclass(frozen=True)
 class Matrix:
     """One linear module and the weight sites it holds (several where projections are fused).
@@ -58,6 +74,8 @@ class Matrix:
         activation: the activation site of its residual side: a reader's input, a writer's output.
         residual: the residual site at which sinks are looked for: what a reader reads, where a writer's sum stands.
         split: takes the output's gradient apart.
+        head_counts: number of attention heads of each of `sites` (keys and values at their own number), whose rows
+            run head by head in the split output, or in a writer's input; empty outside attention.
     """
 
     module: nn.Module
@@ -66,11 +84,13 @@ class Matrix:
     activation: str
     residual: str
     split: Split | None = None
+    head_counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Block:
-    """One transformer block: the module, the norm that reads the residual after attention, and the matrices."""
+    """One transformer block: its module, the module whose first input is the residual after attention (the norm before
+    the MLP or, without one, the MLP; None in parallel blocks), and the matrices."""
 
     module: nn.Module
     mid: nn.Module | None
@@ -92,6 +112,8 @@ class Layout:
         d_model: width of the residual stream.
         context: longest sequence the model takes.
         wrapper: "huggingface" or "transformer_bridge".
+        embed_scale: what the embedding multiplies its rows by.
+        softcap: c where logits z become c tanh(z / c) before the loss.
     """
 
     root: nn.Module
@@ -105,6 +127,8 @@ class Layout:
     vocab_size: int
     context: int
     wrapper: str
+    embed_scale: float = 1.0
+    softcap: float | None = None
 
     @cached_property
     def residual_sites(self) -> tuple[str, ...]:
@@ -167,13 +191,15 @@ def block_matrices(
     mlp: Iterable[tuple[nn.Module, str]],
     mlp_out: nn.Module,
     has_mid: bool,
+    heads: tuple[int, int],
 ) -> tuple[Matrix, ...]:
-    """Name the matrices of one block; `attention` and `mlp` list its readers.
+    """Name the matrices of one block; `attention` and `mlp` list its readers, `heads` counts those of queries and keys.
 
     In a block without a residual between attention and MLP (parallel), both read ``pre`` and write into ``post``.
     """
     pre, post = residual_site(layer, "pre"), residual_site(layer, "post")
     mid = residual_site(layer, "mid") if has_mid else None
+    counts = {"W_Q": heads[0], "W_K": heads[1], "W_V": heads[1]}
     readers = [
         Matrix(
             module,
@@ -182,6 +208,7 @@ def block_matrices(
             input_site(layer, "attn"),
             pre,
             split,
+            tuple(counts[n] for n in names),
         )
         for module, names, split in attention
     ]
@@ -191,7 +218,7 @@ def block_matrices(
     ]
     w_o, w_out = weight_site(layer, "W_O"), weight_site(layer, "W_out")
     writers = [
-        Matrix(attention_out, "writer", (w_o,), output_site(w_o), mid or post),
+        Matrix(attention_out, "writer", (w_o,), output_site(w_o), mid or post, head_counts=heads[:1]),
         Matrix(mlp_out, "writer", (w_out,), output_site(w_out), post),
     ]
     return (*readers, *writers)

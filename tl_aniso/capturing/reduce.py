@@ -143,6 +143,8 @@ class Reducer:
     def embedding_gradient(self, gradient: Float[Tensor, "batch length d"]) -> None:
         """The gradient at the embedding's output: rows with the same token add up in the table."""
         kernel = token_kernel(self._batch.ids, self._carries, torch.float32)
+        if self.layout.embed_scale != 1:
+            gradient = gradient * self.layout.embed_scale  # the table is in front of the factor, the output behind it
         self._add_weight(EMBEDDING, self._rows(gradient, None), Factor(None, kernel))
 
     def head(self, hidden: Float[Tensor, "batch length d"], head: Head) -> None:
