@@ -12,18 +12,7 @@ WIDTH = 32
 LENGTHS = (23, 9, 31, 17, 40, 12, 28, 2, 35, 20)
 KINDS = ("neox-parallel", "neox-sequential", "llama", "llama-tied")
 # Every decoder that is supported, each with what sets it apart from the others.
-ARCHITECTURES = (
-    *KINDS,
-    "olmo",
-    "olmo2",
-    "gpt2",
-    "gpt2-untied",
-    "gemma3",
-    "gemma3-untied",
-    "mistral",
-    "qwen2",
-    "qwen3",
-)
+ARCHITECTURES = (*KINDS, "olmo", "olmo2", "gpt2", "gemma3", "mistral", "qwen2", "qwen3")
 WINDOW = 8  # most of the documents are longer
 
 _COMMON = {
@@ -59,9 +48,7 @@ _MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "olmo": ("Olmo", "ForCausalLM", _GROUPED),
     "olmo2": ("Olmo2", "ForCausalLM", _GROUPED),
     "gpt2": ("GPT2", "LMHeadModel", _GPT2),
-    "gpt2-untied": ("GPT2", "LMHeadModel", {**_GPT2, "tie_word_embeddings": False}),
     "gemma3": ("Gemma3", "ForCausalLM", _GEMMA3),
-    "gemma3-untied": ("Gemma3", "ForCausalLM", {**_GEMMA3, "tie_word_embeddings": False}),
     "mistral": ("Mistral", "ForCausalLM", {**_GROUPED, "sliding_window": WINDOW}),
     "qwen2": ("Qwen2", "ForCausalLM", {**_GROUPED, **_WINDOWS, "use_sliding_window": True}),
     "qwen3": ("Qwen3", "ForCausalLM", {**_GROUPED, "head_dim": 12}),

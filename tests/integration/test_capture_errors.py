@@ -9,7 +9,7 @@ from torch import nn
 
 from tests.models import VOCAB, as_bridge, random_documents, tiny_model
 from tl_aniso import TlAnisoError, capture, fit_tangent_proxies
-from tl_aniso.capturing import bind as bind_module
+from tl_aniso.capturing.bindings import bridge as bridge_module
 from tl_aniso.errors import ModelError, SiteError, TextError, UndefinedMeasureError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,12 +30,11 @@ class TestModels:
     def test_no_adapter(self) -> None:
         with pytest.raises(ModelError, match=r"no adapter for Linear; supported: GPTNeoXForCausalLM, Llama"):
             quiet(nn.Linear(3, 3))
-        from transformers import GPT2Config, GPT2LMHeadModel
+        from transformers import OPTConfig, OPTForCausalLM
 
-        with pytest.raises(ModelError, match="no adapter for GPT2LMHeadModel"):
-            quiet(GPT2LMHeadModel(GPT2Config(vocab_size=30, n_positions=16, n_embd=8, n_layer=1, n_head=2)))
-        with pytest.raises(ModelError, match="no adapter for LlamaModel"):
-            quiet(tiny_model("llama").model)
+        config = OPTConfig(vocab_size=30, max_position_embeddings=16, hidden_size=12, ffn_dim=8, num_hidden_layers=1)
+        with pytest.raises(ModelError, match="no adapter for OPTForCausalLM; supported"):
+            quiet(OPTForCausalLM(config))
 
     def test_hooked_transformer(self) -> None:
         class HookedTransformer(nn.Module):
@@ -47,7 +46,7 @@ class TestModels:
     @pytest.mark.parametrize("found", ["3.5.1", "2.0.0", "unknown"])
     def test_bridge_of_an_older_transformer_lens(self, monkeypatch: pytest.MonkeyPatch, found: str) -> None:
         bridge = as_bridge(tiny_model("llama"))
-        monkeypatch.setattr(bind_module, "version", lambda _name: found)
+        monkeypatch.setattr(bridge_module, "version", lambda _name: found)
         with pytest.raises(ModelError, match=rf"TransformerLens {found}.*install transformer_lens >= 4"):
             quiet(bridge)
         quiet(tiny_model("llama"))  # the plain model needs no TransformerLens

@@ -64,8 +64,8 @@ def part(root: nn.Module, path: str, where: str) -> nn.Module:
         found = getattr(found, name, None)
         if not isinstance(found, nn.Module):
             raise ModelError(
-                f"{where} has no module {path}; was a part of the model exchanged (for a mixture of experts, say)? Only "
-                "the architecture as published is supported"
+                f"{where} has no module {path}; was a part of the model exchanged (for a mixture of experts, say)? "
+                "Only the architecture as published is supported"
             )
     return found
 

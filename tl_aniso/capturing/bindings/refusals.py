@@ -68,6 +68,7 @@ def _refuse_adapters(model: Any, name: str) -> None:
         )
     for path, module in model.named_modules() if isinstance(model, nn.Module) else ():
         if _from_peft(type(module)) or not _ADAPTER_PARTS.isdisjoint(module._modules):
+            path = path.replace("_original_component.", "")  # a bridge's own rooms; the name before it was booted
             raise ModelError(
                 f"{path} is a {type(module).__name__} with an adapter (such as LoRA) beside its weight, so it is not "
                 "one matrix; merge adapters into the weights first, with merge_and_unload() of the PEFT model"

@@ -31,8 +31,8 @@ def embedding_weight(embed: nn.Module, class_name: str) -> Tensor:
         )
     if _forward_of(embed) not in _TABLES:
         raise ModelError(
-            f"the embedding of {class_name} is a {type(embed).__name__}, not a plain table, so its gradient is not that "
-            "of one matrix; merge adapters into the weights first"
+            f"the embedding of {class_name} is a {type(embed).__name__}, not a plain table, so its gradient is not "
+            "that of one matrix; merge adapters into the weights first"
         )
     return weight
 
