@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,7 +12,17 @@ from torch import Tensor
 
 from tl_aniso.errors import TlAnisoError
 
-__all__ = ["FEWEST_SHARDS", "Interval", "holm", "odds_ratio_interval", "share_interval"]
+__all__ = [
+    "FEWEST_SHARDS",
+    "Contrast",
+    "Interval",
+    "excess_contrast",
+    "holm",
+    "odds_ratio_contrast",
+    "odds_ratio_interval",
+    "share_difference",
+    "share_interval",
+]
 
 Shards: TypeAlias = Float[Tensor, " shards"] | Float[np.ndarray, " shards"] | Sequence[float]
 
@@ -27,14 +37,26 @@ class Interval(NamedTuple):
     high: float
 
 
-_UNKNOWN = Interval(math.nan, math.nan)
+class Contrast(NamedTuple):
+    """A paired difference with its confidence interval and the two-sided p-value of its t-test against 0."""
+
+    value: float
+    low: float
+    high: float
+    p_value: float
+
+
+# Selected and total energy by shard, checked.
+_Pair: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
 def share_interval(selected: Shards, total: Shards, *, level: float = 0.95) -> Interval:
     """Interval of the pooled share sum(selected) / sum(total): delete-one jackknife over shards of documents.
 
-    On the logit, with t quantiles of (shards - 1) degrees of freedom; shards without any energy are left out.
-    NaN for fewer than four shards, or where a share is 0 or 1 (no finite logit).
+    On the logit, with t quantiles of n_eff - 1 degrees of freedom, at least 1, where n_eff = (sum total)^2 / sum
+    total^2 is the effective number of shards: where few documents hold most of the energy, few shards count
+    (``docs/method.md``, Intervals). Shards without any energy are left out. NaN for fewer than four shards, or
+    where a share is 0 or 1 (no finite logit).
 
     Args:
         selected: energy in the plane, by shard.
@@ -51,10 +73,10 @@ def share_interval(selected: Shards, total: Shards, *, level: float = 0.95) -> I
         >>> round(low, 3), round(high, 3)
         (0.185, 0.389)
     """
-    chosen, whole = _shards(selected, total, "selected", "total")
-    keep = whole > 0
-    chosen, whole = chosen[keep], whole[keep]
-    return _jackknife(_logit(chosen, whole), _logit_without_each(chosen, whole), level, odds=False)
+    from scipy.special import expit  # comes with scikit-learn; slow to import
+
+    found = _jackknife([_shards(selected, total, "selected", "total")], (1,), level, scale=_logit)
+    return Interval(float(expit(found.low)), float(expit(found.high)))
 
 
 def odds_ratio_interval(
@@ -68,7 +90,8 @@ def odds_ratio_interval(
     """Interval of the odds ratio of two pooled shares over the same shards, a over b.
 
     Paired: each shard is deleted from both at once, so what documents have in common cancels. On the log odds
-    ratio, as `share_interval`; shards without energy in either are left out.
+    ratio, as `share_interval`, with the fewer degrees of freedom of the two; shards without energy in either are
+    left out.
 
     Returns:
         Odds ratios, 1 where a and b hold the same share.
@@ -83,15 +106,89 @@ def odds_ratio_interval(
         >>> round(low, 2), round(high, 2)
         (3.24, 3.93)
     """
-    chosen_a, whole_a = _shards(selected_a, total_a, "selected_a", "total_a")
-    chosen_b, whole_b = _shards(selected_b, total_b, "selected_b", "total_b")
-    if chosen_a.shape != chosen_b.shape:
-        raise TlAnisoError(f"a has {chosen_a.size} shards and b has {chosen_b.size}: they must be the same shards")
-    keep = (whole_a > 0) & (whole_b > 0)
-    chosen_a, whole_a, chosen_b, whole_b = chosen_a[keep], whole_a[keep], chosen_b[keep], whole_b[keep]
-    estimate = _logit(chosen_a, whole_a) - _logit(chosen_b, whole_b)
-    deleted = _logit_without_each(chosen_a, whole_a) - _logit_without_each(chosen_b, whole_b)
-    return _jackknife(estimate, deleted, level, odds=True)
+    found = odds_ratio_contrast(selected_a, total_a, selected_b, total_b, level=level)
+    return Interval(_exp(found.low), _exp(found.high))
+
+
+def odds_ratio_contrast(
+    selected_a: Shards, total_a: Shards, selected_b: Shards, total_b: Shards, *, level: float = 0.95
+) -> Contrast:
+    """The log odds ratio of two pooled shares over the same shards, with interval and p-value.
+
+    At equal rank and width this is also log(R_a / R_b).
+
+    Raises:
+        TlAnisoError: as `share_interval`.
+
+    Example:
+        >>> from tl_aniso.statistics import odds_ratio_contrast
+        >>> a, b, total = [5.0, 6.0, 5.5, 6.5], [2.0, 3.0, 2.5, 3.5], [10.0, 10.0, 10.0, 10.0]
+        >>> found = odds_ratio_contrast(a, total, b, total)
+        >>> round(found.value, 2), found.p_value < 0.001
+        (1.27, True)
+    """
+    return _jackknife(_two(selected_a, total_a, selected_b, total_b), (1, -1), level, scale=_logit)
+
+
+def share_difference(
+    selected_a: Shards, total_a: Shards, selected_b: Shards, total_b: Shards, *, level: float = 0.95
+) -> Contrast:
+    """The difference of two pooled shares over the same shards, a less b, with interval and p-value.
+
+    Paired and by jackknife as `odds_ratio_interval`, but of the shares themselves.
+
+    Raises:
+        TlAnisoError: as `share_interval`.
+
+    Example:
+        >>> from tl_aniso.statistics import share_difference
+        >>> a, b, total = [5.0, 6.0, 5.5, 6.5], [2.0, 3.0, 2.5, 3.5], [10.0, 10.0, 10.0, 10.0]
+        >>> found = share_difference(a, total, b, total)
+        >>> round(found.value, 3), round(found.low, 3), round(found.high, 3)
+        (0.3, 0.3, 0.3)
+    """
+    return _jackknife(_two(selected_a, total_a, selected_b, total_b), (1, -1), level, scale=_share)
+
+
+def excess_contrast(
+    effect_a: tuple[Shards, Shards],
+    control_a: tuple[Shards, Shards],
+    effect_b: tuple[Shards, Shards],
+    control_b: tuple[Shards, Shards],
+    *,
+    level: float = 0.95,
+) -> Contrast:
+    """log(excess_a / excess_b) over the same shards, where excess = odds(effect) / odds(control).
+
+    Args:
+        effect_a: selected and total energy of the effect in a, by shard.
+        control_a: of the control in a.
+        effect_b: of the effect in b.
+        control_b: of the control in b.
+        level: of confidence.
+
+    Raises:
+        TlAnisoError: as `share_interval`.
+
+    Example:
+        >>> from tl_aniso.statistics import excess_contrast
+        >>> total = [10.0, 10.0, 10.0, 10.0]
+        >>> high, low = ([5.0, 6.0, 5.5, 6.5], total), ([2.0, 3.0, 2.5, 3.5], total)
+        >>> found = excess_contrast(high, low, low, low)
+        >>> round(found.value, 2)
+        1.27
+    """
+    names = ("effect_a", "control_a", "effect_b", "control_b")
+    given = (effect_a, control_a, effect_b, control_b)
+    pairs = [_shards(s, t, n, f"the total of {n}") for n, (s, t) in zip(names, given, strict=True)]
+    return _jackknife(pairs, (1, -1, -1, 1), level, scale=_logit)
+
+
+def _two(selected_a: Shards, total_a: Shards, selected_b: Shards, total_b: Shards) -> list[_Pair]:
+    return [
+        _shards(selected_a, total_a, "selected_a", "total_a"),
+        _shards(selected_b, total_b, "selected_b", "total_b"),
+    ]
 
 
 def _shards(selected: Shards, total: Shards, name: str, total_name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -113,30 +210,56 @@ def _logit(chosen: np.ndarray, whole: np.ndarray) -> np.float64:
         return np.log(np.float64(chosen.sum())) - np.log(np.float64(max(whole.sum() - chosen.sum(), 0.0)))
 
 
-def _logit_without_each(chosen: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    # Deleted, not subtracted: a shard with nearly all the energy would leave rounding behind.
-    index = range(chosen.size)
-    return np.array([_logit(np.delete(chosen, i), np.delete(whole, i)) for i in index], dtype=np.float64)
+def _share(chosen: np.ndarray, whole: np.ndarray) -> np.float64:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.float64(chosen.sum()) / np.float64(whole.sum())
 
 
-def _jackknife(estimate: np.float64, deleted: np.ndarray, level: float, *, odds: bool) -> Interval:
+def _jackknife(
+    pairs: Sequence[_Pair],
+    signs: Sequence[int],
+    level: float,
+    *,
+    scale: Callable[[np.ndarray, np.ndarray], np.float64],
+) -> Contrast:
+    """Signed sum of `scale` over the pairs, each shard deleted from all of them at once."""
     if not 0.0 < level < 1.0:
         raise TlAnisoError(f"level must lie between 0 and 1, got {level}")
-    n = deleted.size
-    if n < FEWEST_SHARDS or not (np.isfinite(estimate) and np.isfinite(deleted).all()):
-        return _UNKNOWN
-    from scipy.special import expit, stdtrit  # comes with scikit-learn; slow to import
+    sizes = [chosen.size for chosen, _ in pairs]
+    if len(set(sizes)) > 1:
+        raise TlAnisoError(f"a has {sizes[0]} shards and b has {sizes[-1]}: they must be the same shards")
+    keep = np.logical_and.reduce([whole > 0 for _, whole in pairs])
+    pairs = [(chosen[keep], whole[keep]) for chosen, whole in pairs]
+    n = int(keep.sum())
 
+    def signed(rest: np.ndarray | slice) -> float:
+        with np.errstate(invalid="ignore"):
+            return float(sum(sign * scale(c[rest], w[rest]) for sign, (c, w) in zip(signs, pairs, strict=True)))
+
+    estimate = signed(slice(None))
+    # Deleted, not subtracted: a shard with nearly all the energy would leave rounding behind.
+    deleted = np.array([signed(np.arange(n) != i) for i in range(n)])
+    if n < FEWEST_SHARDS or not (np.isfinite(estimate) and np.isfinite(deleted).all()):
+        return Contrast(estimate, math.nan, math.nan, math.nan)
+    from scipy.special import stdtr, stdtrit  # comes with scikit-learn; slow to import
+
+    freedom = max(1.0, min(_effective_number(whole) for _, whole in pairs) - 1)
     error = math.sqrt((n - 1) / n * float(((deleted - deleted.mean()) ** 2).sum()))
-    reach = float(stdtrit(n - 1, 0.5 + level / 2)) * error
-    low, high = float(estimate) - reach, float(estimate) + reach
-    if odds:
-        return Interval(_exp(low), _exp(high))
-    return Interval(float(expit(low)), float(expit(high)))
+    reach = float(stdtrit(freedom, 0.5 + level / 2)) * error
+    if error > 0:
+        p_value = 2 * float(stdtr(freedom, -abs(estimate) / error))
+    else:
+        p_value = 1.0 if estimate == 0 else 0.0
+    return Contrast(estimate, estimate - reach, estimate + reach, p_value)
+
+
+def _effective_number(whole: np.ndarray) -> float:
+    weights = whole / whole.max()  # so that no square under- or overflows
+    return float(weights.sum() ** 2 / (weights**2).sum())
 
 
 def _exp(value: float) -> float:
-    return math.exp(value) if value < 709.0 else math.inf
+    return math.exp(value) if not value >= 709.0 else math.inf
 
 
 def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -62,8 +62,8 @@ def isoscore_of_eigenvalues(values: Sequence[float] | np.ndarray) -> float:
     return ((n - defect**2 * (n - math.sqrt(n))) ** 2 - n) / (n * (n - 1))
 
 
-def jackknife_logit(selected: Sequence[float], total: Sequence[float]) -> tuple[float, float]:
-    """Logit of the pooled share and its delete-one jackknife standard error."""
+def jackknife_logit(selected: Sequence[float], total: Sequence[float]) -> tuple[float, float, float]:
+    """Logit of the pooled share, its delete-one jackknife standard error, and the degrees of freedom."""
     n = len(selected)
 
     def logit(keep: list[int]) -> float:
@@ -73,4 +73,5 @@ def jackknife_logit(selected: Sequence[float], total: Sequence[float]) -> tuple[
     deleted = [logit([j for j in range(n) if j != i]) for i in range(n)]
     centre = sum(deleted) / n
     variance = (n - 1) / n * sum((value - centre) ** 2 for value in deleted)
-    return logit(list(range(n))), math.sqrt(variance)
+    freedom = sum(total) ** 2 / sum(t * t for t in total) - 1
+    return logit(list(range(n))), math.sqrt(variance), freedom

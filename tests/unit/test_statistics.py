@@ -8,7 +8,14 @@ from scipy import stats
 
 from tests.reference.slow_numerics import jackknife_logit
 from tl_aniso.errors import TlAnisoError
-from tl_aniso.statistics import holm, odds_ratio_interval, share_interval
+from tl_aniso.statistics import (
+    excess_contrast,
+    holm,
+    odds_ratio_contrast,
+    odds_ratio_interval,
+    share_difference,
+    share_interval,
+)
 
 SELECTED = [2.0, 3.1, 2.5, 3.6, 0.4, 9.0, 1.0, 2.2]
 TOTAL = [10.0, 11.0, 9.0, 12.0, 2.0, 30.0, 8.0, 10.0]
@@ -20,8 +27,9 @@ def expit(x):
 
 @pytest.mark.parametrize("level", [0.95, 0.8])
 def test_share_interval_is_the_loop(level):
-    centre, error = jackknife_logit(SELECTED, TOTAL)
-    reach = stats.t.ppf((1 + level) / 2, len(SELECTED) - 1) * error
+    centre, error, freedom = jackknife_logit(SELECTED, TOTAL)
+    assert 3 < freedom < len(SELECTED) - 1
+    reach = stats.t.ppf((1 + level) / 2, freedom) * error
     low, high = share_interval(SELECTED, TOTAL, level=level)
     assert low == pytest.approx(expit(centre - reach), rel=1e-12)
     assert high == pytest.approx(expit(centre + reach), rel=1e-12)
@@ -75,7 +83,7 @@ def test_odds_ratio_interval_is_the_loop():
 
     deleted = [log_ratio([j for j in range(n) if j != i]) for i in range(n)]
     error = math.sqrt((n - 1) / n * sum((v - sum(deleted) / n) ** 2 for v in deleted))
-    reach = stats.t.ppf(0.975, n - 1) * error
+    reach = stats.t.ppf(0.975, sum(TOTAL) ** 2 / sum(t * t for t in TOTAL) - 1) * error
     low, high = odds_ratio_interval(SELECTED, TOTAL, other, TOTAL)
     assert math.log(low) == pytest.approx(log_ratio(range(n)) - reach, rel=1e-10)
     assert math.log(high) == pytest.approx(log_ratio(range(n)) + reach, rel=1e-10)
@@ -88,16 +96,58 @@ def test_an_empty_shard_of_either_is_left_out_of_both():
     assert dropped == odds_ratio_interval(SELECTED[:-1], TOTAL[:-1], SELECTED[:-1], TOTAL[:-1])
 
 
-def test_intervals_cover_at_their_level():
-    # Shards whose energies vary; the truth is the ratio of expectations.
-    generator = np.random.default_rng(0)
-    covered = 0
-    for _ in range(800):
-        total = generator.gamma(20, size=8)
-        share = generator.beta(12, 28, size=8)
-        low, high = share_interval(total * share, total)
-        covered += low <= 0.3 <= high
-    assert 0.92 <= covered / 800 <= 0.98
+def test_one_shard_with_nearly_all_energy_counts_as_one():
+    selected, total = [2.0, 3, 2.5, 3.5, 2.2, 300], [10.0, 10, 10, 10, 10, 1000]
+    _, error, _ = jackknife_logit(selected, total)
+    low, high = share_interval(selected, total)
+    assert math.log(high / (1 - high)) - math.log(low / (1 - low)) == pytest.approx(2 * stats.t.ppf(0.975, 1) * error)
+
+
+OTHER = [1.0, 2.0, 2.2, 1.6, 0.3, 5.0, 0.9, 2.0]
+
+
+def test_contrasts_are_the_loop():
+    n, total = len(SELECTED), TOTAL
+    late = [12.0, 10.0, 9.5, 12.0, 2.0, 27.0, 8.0, 11.0]
+    third = [0.5, 0.4, 0.6, 0.7, 0.1, 2.0, 0.3, 0.4]
+
+    def pooled(part, whole, keep):
+        return sum(part[i] for i in keep) / sum(whole[i] for i in keep)
+
+    def log_odds(part, whole, keep):
+        share = pooled(part, whole, keep)
+        return math.log(share / (1 - share))
+
+    def excess(keep):
+        a = log_odds(SELECTED, total, keep) - log_odds(OTHER, total, keep)
+        return a - (log_odds(OTHER, late, keep) - log_odds(third, late, keep))
+
+    def difference(keep):
+        return pooled(SELECTED, total, keep) - pooled(OTHER, late, keep)
+
+    freedom = min(sum(w) ** 2 / sum(x * x for x in w) - 1 for w in (total, late))
+    a, b = ((SELECTED, total), (OTHER, total)), ((OTHER, late), (third, late))
+    for slow, found, back in (
+        (difference, share_difference(*a[0], *b[0]), share_difference(*b[0], *a[0])),
+        (excess, excess_contrast(*a, *b), excess_contrast(*b, *a)),
+    ):
+        deleted = [slow([j for j in range(n) if j != i]) for i in range(n)]
+        error = math.sqrt((n - 1) / n * sum((v - sum(deleted) / n) ** 2 for v in deleted))
+        value, reach = slow(range(n)), stats.t.ppf(0.975, freedom) * error
+        assert found[:3] == pytest.approx((value, value - reach, value + reach))
+        assert found.p_value == pytest.approx(2 * stats.t.sf(abs(value) / error, freedom))
+        assert back == pytest.approx((-found.value, -found.high, -found.low, found.p_value))
+
+
+def test_p_values_and_intervals_agree():
+    for other in (OTHER, [s * 0.93 for s in SELECTED], [s * 1.1 for s in SELECTED]):
+        for level in (0.5, 0.9, 0.99):
+            found = odds_ratio_contrast(SELECTED, TOTAL, other, TOTAL, level=level)
+            assert (found.low <= 0 <= found.high) == (found.p_value >= 1 - level)
+    assert share_difference(SELECTED, TOTAL, SELECTED, TOTAL) == (0.0, 0.0, 0.0, 1.0)
+    unknown = share_difference(SELECTED[:3], TOTAL[:3], OTHER[:3], TOTAL[:3])
+    assert unknown.value == pytest.approx(7.6 / 30 - 5.2 / 30)
+    assert all(math.isnan(v) for v in unknown[1:])
 
 
 def test_holm_by_hand():
