@@ -1,12 +1,16 @@
 """Frozen results: a tidy table, a reading in words, a figure."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from tl_aniso.errors import UndefinedMeasureError
+from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
+from tl_aniso.evidence import EnergyShares
+
+if TYPE_CHECKING:
+    from tl_aniso.difference import Difference
 
 __all__ = ["AblationIsotropy", "Result", "TangentEnergy", "geometric_mean", "group_of"]
 
@@ -102,7 +106,17 @@ class TangentEnergy(Result):
     * ``r_energy``: odds(E) / odds(k/d), the ratio to the mean normal plane; against ``normal`` the control is 1 by
       definition, against another control ``control_value`` is the R that the control alone would give.
     * ``excess``: odds(E) / odds(E of the control); 1 where the control explains all of it.
+
+    ``a - b`` of two results over the same documents is a `tl_aniso.difference.Difference`.
     """
+
+    _shares: EnergyShares | None = field(default=None)
+
+    def __sub__(self, other: object) -> "Difference":
+        """Paired differences with intervals; TlAnisoError for results that were not measured alike."""
+        from tl_aniso.difference import subtract
+
+        return subtract(self, other)
 
     def table(self) -> pd.DataFrame:
         """Mean E, geometric means of R and of excess, by gradient, group and rank."""
@@ -143,6 +157,13 @@ class AblationIsotropy(Result):
     * ``delta_isoscore_star``, control ``normal``: without tangent minus mean without normal.
     * ``participation_ratio``, control ``none``: tr(C)^2 / tr(C^2) before any removal.
     """
+
+    def __sub__(self, other: object) -> None:
+        """Refused: isotropy is not kept by document, so that paired intervals cannot be had."""
+        raise TlAnisoError(
+            "isotropy is a property of all documents together, so two AblationIsotropy results have no paired "
+            "difference; compare their frames, or subtract TangentEnergy results"
+        )
 
     def table(self) -> pd.DataFrame:
         """Mean IsoScore* before, without tangent and without normal, by gradient, group and rank."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -18,6 +18,7 @@ __all__ = [
     "Interval",
     "excess_contrast",
     "holm",
+    "holm_over_sites",
     "odds_ratio_contrast",
     "odds_ratio_interval",
     "share_difference",
@@ -285,3 +286,21 @@ def holm(p_values: Sequence[float] | np.ndarray) -> np.ndarray:
     result = np.full_like(values, np.nan)
     result[known] = adjusted
     return result
+
+
+def holm_over_sites(frame: Any) -> Any:
+    """A result's frame with ``p_holm`` filled in: Holm over sites, within each (gradient, rank, measure, control).
+
+    Example:
+        >>> import pandas as pd
+        >>> from tl_aniso.statistics import holm_over_sites
+        >>> keys = {"gradient": "weight", "rank": 4, "measure": "energy_share", "control": "none"}
+        >>> frame = pd.DataFrame([{**keys, "p_value": p} for p in (0.01, 0.04)]).assign(p_holm=float("nan"))
+        >>> holm_over_sites(frame)["p_holm"].tolist()
+        [0.02, 0.04]
+    """
+    keys = ["gradient", "rank", "measure", "control"]
+    adjusted = frame.copy()
+    for _, rows in adjusted.groupby(keys, dropna=False).groups.items():
+        adjusted.loc[rows, "p_holm"] = holm(adjusted.loc[rows, "p_value"].to_numpy())
+    return adjusted

@@ -7,12 +7,13 @@ from tl_aniso.ablation import check_settings
 from tl_aniso.capturing.store import Capture
 from tl_aniso.checks import MOST_SEED, as_integer, as_names
 from tl_aniso.errors import TlAnisoError
+from tl_aniso.evidence import EnergyShares
 from tl_aniso.questions.ablation_rows import ABLATION_KINDS, ablation_rows
 from tl_aniso.questions.energy_rows import ENERGY_CONTROLS, energy_rows
 from tl_aniso.questions.frame import to_frame
 from tl_aniso.questions.source import Measured, measured
 from tl_aniso.results import AblationIsotropy, TangentEnergy
-from tl_aniso.statistics import holm
+from tl_aniso.statistics import holm_over_sites
 from tl_aniso.subspace import TangentProxies
 from tl_aniso.weight_moments import CONTROL_NAMES
 
@@ -106,7 +107,10 @@ def energy_result(
         for row in energy_rows(found, site, kind, ranks, controls, n_controls=n_controls, seed=seed)
     ]
     _refuse_nothing(rows, kinds)
-    return TangentEnergy(_adjusted(to_frame(rows)), found.notes)
+    text, options = found.capture.metadata["text"], found.capture.metadata["options"]
+    documents = [document for document, half in text["halves"].items() if half in found.capture.halves]
+    shares = EnergyShares.of_rows(rows, documents, options["n_shards"])
+    return TangentEnergy(holm_over_sites(to_frame(rows)), found.notes, shares)
 
 
 def ablation_isotropy(
@@ -197,7 +201,7 @@ def ablation_result(
             f"{len(few)} sites have fewer than 20 d rows, where isotropy is biased low (isotropic rows score .66 at "
             "2 d): compare at equal numbers of rows only",
         )
-    return AblationIsotropy(_adjusted(to_frame(rows)), notes)
+    return AblationIsotropy(holm_over_sites(to_frame(rows)), notes)
 
 
 def _refuse_nothing(rows: Sequence[Any], kinds: Sequence[str]) -> None:
@@ -236,11 +240,3 @@ def _sites(found: Measured, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
     for kind in kinds:
         for site in found.sites(kind):
             yield site, kind
-
-
-def _adjusted(frame: Any) -> Any:
-    """Holm over sites, within each (gradient, rank, measure, control)."""
-    keys = ["gradient", "rank", "measure", "control"]
-    for _, rows in frame.groupby(keys, dropna=False).groups.items():
-        frame.loc[rows, "p_holm"] = holm(frame.loc[rows, "p_value"].to_numpy())
-    return frame

@@ -48,7 +48,7 @@ def energy_rows(
     n_controls: int,
     seed: int,
 ) -> Iterator[Row]:
-    """Every row of one site."""
+    """Every row of one site; those of energy_share also carry their `Shares` and the width, as ``shares`` and ``d``."""
     capture, proxy = found.capture, found.proxy(site)
     kind = _KINDS[gradient]
     moments = gradient_moments(capture, kind, site)
@@ -107,6 +107,8 @@ def _against_normal(
         "ci_low": low,
         "ci_high": high,
         **null,
+        "shares": effect,
+        "d": d,
     }
     yield {
         **common,
@@ -124,7 +126,15 @@ def _against_normal(
 def _against(common: Row, effect: Shares, other: Shares, control: str, rank: int, d: int) -> Iterator[Row]:
     mine, theirs = effect.share, other.share
     named = {**common, "control": control}
-    yield {**named, "measure": "energy_share", "value": mine, "control_value": theirs, **_interval(effect.interval())}
+    yield {
+        **named,
+        "measure": "energy_share",
+        "value": mine,
+        "control_value": theirs,
+        **_interval(effect.interval()),
+        "shares": other,
+        "d": d,
+    }
     low, high = effect.interval()
     ratios = Interval(_ratio(low, rank, d), _ratio(high, rank, d))
     yield {

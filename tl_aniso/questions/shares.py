@@ -87,8 +87,8 @@ def shares_of(
         return _checked(by_shard[:, :rank].sum(1), by_shard[:, -1], True, site, control)
     basis = proxy.basis[:, :rank]
     parts = capture.shard_moments(kind, site, control=control, variant=variant)
-    moments = list(parts.values())
-    if not moments:
+    is_sharded, n = bool(parts), capture.metadata["options"]["n_shards"]
+    if not parts:
         pooled = gradient_moments(capture, kind, site, control=control, variant=variant)
         if pooled is None:
             if table is not None:
@@ -97,11 +97,13 @@ def shares_of(
                     "again with these proxies, or with pooled='all'"
                 )
             return None
-        moments = [pooled]
-    sums = [m.second_moment() * m.count for m in moments]
-    selected = np.array([float(((s @ basis) * basis).sum()) for s in sums])
-    total = np.array([float(s.trace()) for s in sums])
-    return _checked(selected, total, bool(parts), site, control)
+        parts, n = {0: pooled}, 1
+    # In the order of the shards, those without text empty, so that results pair shard by shard.
+    selected, total = np.zeros(n), np.zeros(n)
+    for shard, moments in parts.items():
+        second = moments.second_moment() * moments.count
+        selected[shard], total[shard] = float(((second @ basis) * basis).sum()), float(second.trace())
+    return _checked(selected, total, is_sharded, site, control)
 
 
 def _checked(selected: np.ndarray, total: np.ndarray, by_shard: bool, site: str, control: str) -> Shares:
