@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+import torch
 from sklearn.decomposition import PCA
 
-from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
+from tl_aniso.errors import MergeError, TlAnisoError, UndefinedMeasureError
 from tl_aniso.moments import Moments
 
-__all__ = ["check_rank", "default_rank", "fit_pca"]
+__all__ = ["check_rank", "default_rank", "fit_pca", "pca_rank", "pooled_moments"]
 
 
 def default_rank(d: int) -> int:
@@ -94,3 +98,37 @@ def fit_pca(moments: Moments, rank: int, *, centred: bool = True, site: str | No
     pca.noise_variance_ = float(rest.mean()) if rest.size else 0.0
     pca._fit_svd_solver = "full"
     return pca
+
+
+def pca_rank(estimator: Any) -> int | None:
+    """`n_components` of an unfitted `PCA`, None where it is left open.
+
+    Raises:
+        TlAnisoError: a fitted or whitening PCA, or a number of components that is not an integer.
+    """
+    if hasattr(estimator, "components_"):
+        raise TlAnisoError(f"estimator {estimator!r} is not supported: it is fitted already; pass an unfitted one")
+    if estimator.whiten:
+        raise TlAnisoError("estimator PCA(whiten=True) is not supported: whitened components span no other plane")
+    if estimator.n_components is not None and not isinstance(estimator.n_components, int):
+        raise TlAnisoError(f"PCA(n_components={estimator.n_components!r}) is not supported: give an integer, or rank=")
+    return estimator.n_components
+
+
+def pooled_moments(parts: Sequence[Moments], pool: str, site: str) -> Moments:
+    """Moments of several checkpoints as one: all rows about their common mean, or the mean of the covariances.
+
+    Raises:
+        MergeError: moments of different widths.
+    """
+    if len({part.d for part in parts}) > 1:
+        raise MergeError(f"the captures have different widths at {site}: {sorted({part.d for part in parts})}")
+    if pool == "scatter" or len(parts) == 1:
+        pooled = parts[0].copy()
+        for part in parts[1:]:
+            pooled.merge(part)
+        return pooled
+    count = sum(part.count for part in parts)
+    covariance = torch.stack([part.covariance() for part in parts]).mean(0)
+    mean = sum((part.mean * (part.count / count) for part in parts), torch.zeros(parts[0].d, dtype=torch.float64))
+    return Moments.from_sums(count, mean, covariance * (count - 1), eps=max(part.eps for part in parts))

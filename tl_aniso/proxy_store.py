@@ -9,20 +9,23 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from sklearn.decomposition import PCA
 
 from tl_aniso.errors import TlAnisoError
+from tl_aniso.estimators import SavedEstimator, describe
 
 if TYPE_CHECKING:
     from tl_aniso.subspace import TangentProxies, TangentProxy
 
 __all__ = ["load_proxies", "save_proxies"]
 
-_FORMAT, _VERSION = "tl-aniso tangent proxies", 1
+# Version 1 knew no estimator but PCA.
+_FORMAT, _VERSION, _READABLE = "tl-aniso tangent proxies", 2, (1, 2)
 _TENSORS, _INDEX = "proxies.safetensors", "proxies.json"
 _ARRAYS = ("components_", "explained_variance_", "explained_variance_ratio_", "singular_values_", "mean_")
 
@@ -34,11 +37,24 @@ def _describe(proxy: TangentProxy) -> dict[str, object]:
         "centred": proxy.centred,
         "requested_rank": proxy.requested_rank,
         "proxy_id": proxy.proxy_id,
-        "n_samples": int(proxy.pca.n_samples_),
-        "noise_variance": float(proxy.pca.noise_variance_),
+        **_described(proxy.estimator),
         "provenance": dict(proxy.provenance),
         "notes": list(proxy.notes),
     }
+
+
+def _described(estimator: Any) -> dict[str, object]:
+    if isinstance(estimator, PCA):
+        return {"n_samples": int(estimator.n_samples_), "noise_variance": float(estimator.noise_variance_)}
+    name, parameters = describe(estimator)
+    return {"estimator": name, "parameters": parameters}
+
+
+def _arrays(proxy: TangentProxy) -> dict[str, object]:
+    """What is stored of the estimator; of one that is not PCA, its components and the basis made of them."""
+    if isinstance(proxy.estimator, PCA):
+        return {name: getattr(proxy.estimator, name) for name in _ARRAYS}
+    return {"components_": proxy.estimator.components_, "basis": proxy.basis.numpy()}
 
 
 def _plain(value: object) -> object:
@@ -61,9 +77,9 @@ def save_proxies(proxies: TangentProxies, directory: Path) -> Path:
         "proxies": [_describe(proxy) for proxy in proxies.values()],
     }
     tensors = {
-        f"{proxy.site}/{name}": torch.from_numpy(np.array(getattr(proxy.pca, name), dtype=np.float64))
+        f"{proxy.site}/{name}": torch.from_numpy(np.array(value, dtype=np.float64))
         for proxy in proxies.values()
-        for name in _ARRAYS
+        for name, value in _arrays(proxy).items()
     }
     directory.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
@@ -89,37 +105,50 @@ def load_proxies(directory: Path) -> TangentProxies:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from tl_aniso.subspace import TangentProxies, TangentProxy
+    from tl_aniso.subspace import TangentProxies
 
     try:
         index = json.loads((directory / _INDEX).read_text(encoding="utf-8"))
         tensors = load_file(directory / _TENSORS)
     except (OSError, ValueError, SafetensorError) as error:
         raise TlAnisoError(f"cannot read tangent proxies from {directory}: {error}") from error
-    if not isinstance(index, dict) or index.get("format") != _FORMAT or index.get("version") != _VERSION:
+    if not isinstance(index, dict) or index.get("format") != _FORMAT or index.get("version") not in _READABLE:
         raise TlAnisoError(
-            f"{directory} is not in format {_FORMAT!r} version {_VERSION}; save it again with this version"
+            f"{directory} is not in format {_FORMAT!r} version {' or '.join(map(str, _READABLE))}; save it again with "
+            "this version"
         )
     proxies = []
     try:
         for entry in index["proxies"]:
-            arrays = {name: tensors[f"{entry['site']}/{name}"].numpy() for name in _ARRAYS}
-            proxy = TangentProxy.from_pca(
-                entry["site"],
-                _restore_pca(arrays, entry["n_samples"], entry["noise_variance"]),
-                centred=entry["centred"],
-                requested_rank=entry["requested_rank"],
-                provenance=entry["provenance"],
-                notes=entry["notes"],
-            )
-            # A proxy cut by at_rank keeps the PCA it came from.
-            proxy = replace(proxy, basis=proxy.basis[:, : entry["rank"]].clone())
+            proxy = _restored(entry, tensors)
             if proxy.proxy_id != entry["proxy_id"]:
                 raise TlAnisoError(f"the proxy of {entry['site']} in {directory} is not the one that was saved there")
             proxies.append(proxy)
     except (KeyError, TypeError) as error:
         raise TlAnisoError(f"the index of {directory} lacks {error}; save the proxies again") from error
     return TangentProxies(proxies)
+
+
+def _restored(entry: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> TangentProxy:
+    from tl_aniso.subspace import TangentProxy
+
+    site = entry["site"]
+    shared = {"centred": entry["centred"], "requested_rank": entry["requested_rank"]}
+    if "estimator" in entry:
+        components = tensors[f"{site}/components_"].numpy()
+        return TangentProxy(
+            site,
+            SavedEstimator(entry["estimator"], MappingProxyType(dict(entry["parameters"])), components),
+            tensors[f"{site}/basis"],
+            provenance=MappingProxyType(dict(entry["provenance"])),
+            notes=tuple(entry["notes"]),
+            **shared,
+        )
+    arrays = {name: tensors[f"{site}/{name}"].numpy() for name in _ARRAYS}
+    pca = _restore_pca(arrays, entry["n_samples"], entry["noise_variance"])
+    proxy = TangentProxy.from_pca(site, pca, provenance=entry["provenance"], notes=entry["notes"], **shared)
+    # A proxy cut by at_rank keeps the PCA it came from.
+    return replace(proxy, basis=proxy.basis[:, : entry["rank"]].clone())
 
 
 def _restore_pca(arrays: Mapping[str, np.ndarray], n_samples: int, noise_variance: float) -> PCA:

@@ -18,8 +18,9 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 
 from tl_aniso.errors import MergeError, SiteError, TlAnisoError
+from tl_aniso.estimators import describe, fit_rows, is_centring, prepared
 from tl_aniso.moments import Moments
-from tl_aniso.pca import check_rank, default_rank, fit_pca
+from tl_aniso.pca import check_rank, default_rank, fit_pca, pca_rank, pooled_moments
 from tl_aniso.planes import normal_controls, principal_cosines, random_planes
 
 __all__ = [
@@ -41,8 +42,9 @@ class TangentProxy:
 
     Attributes:
         site: activation site the plane was fitted at.
-        pca: the fitted scikit-learn `PCA` behind it.
-        basis: orthonormal d x k, float64, on the CPU; the transposed components.
+        estimator: the fitted scikit-learn decomposition behind it; of a proxy read from disk that is no PCA, a
+            `tl_aniso.estimators.SavedEstimator`.
+        basis: orthonormal d x k, float64, on the CPU; the transposed components, made orthonormal in their order.
         centred: whether the mean was subtracted.
         requested_rank: the rank asked for; `rank` is smaller where the data have fewer directions.
         provenance: model, revisions, rows, estimator, exclusions, versions (read-only).
@@ -50,7 +52,7 @@ class TangentProxy:
     """
 
     site: str
-    pca: PCA
+    estimator: Any
     basis: Float64[Tensor, "d k"]
     centred: bool
     requested_rank: int
@@ -72,6 +74,17 @@ class TangentProxy:
         basis = torch.from_numpy(np.array(pca.components_, dtype=np.float64).T.copy())
         known = MappingProxyType(dict(provenance or {}))
         return cls(site, pca, basis, centred, requested_rank, known, tuple(notes))
+
+    @property
+    def pca(self) -> PCA:
+        """The fitted scikit-learn `PCA`, where it is one.
+
+        Raises:
+            TlAnisoError: a proxy of another estimator.
+        """
+        if not isinstance(self.estimator, PCA):
+            raise TlAnisoError(f"the proxy at {self.site} is of {describe(self.estimator)[0]}; use .estimator")
+        return self.estimator
 
     @property
     def rank(self) -> int:
@@ -202,6 +215,8 @@ class FittingHalf(Protocol):
     def activations(self) -> Mapping[str, Moments]:
         """Moments of activation rows by site."""
 
+    # Also ``rows``, site -> kept rows (n x d), which estimators other than PCA are fitted on.
+
 
 class Fittable(Protocol):
     """What `fit_tangent_proxies` needs to know of a capture."""
@@ -228,7 +243,7 @@ def fit_tangent_proxies(
     *,
     centred: bool = True,
     pool: Literal["scatter", "covariance"] = "scatter",
-    estimator: PCA | None = None,
+    estimator: Any = None,
 ) -> TangentProxies:
     """Fit one tangent proxy per activation site: the first principal directions of its rows.
 
@@ -237,16 +252,21 @@ def fit_tangent_proxies(
     Args:
         captures: one capture, or the captures of the checkpoints to pool.
         rank: directions per proxy; min(16, d // 4) by default, at most d // 2.
-        centred: subtract the mean of the rows.
+        centred: subtract the mean of the rows; estimators other than PCA decide that for themselves.
         pool: "scatter" pools all rows about their common mean; "covariance" averages the covariances within
-            each checkpoint, so that a drift of the mean is no direction of its own.
-        estimator: an unfitted scikit-learn `PCA`, of which `n_components` is used where `rank` is None.
+            each checkpoint, so that a drift of the mean is no direction of its own (PCA only).
+        estimator: an unfitted scikit-learn decomposition, PCA by default; its `n_components` is used where `rank` is
+            None. PCA is computed from the captures' moments. Any other that has `components_` once fitted
+            (TruncatedSVD, FastICA, FactorAnalysis, SparsePCA, DictionaryLearning, NMF, `tl_aniso.semi_nmf.SemiNMF`)
+            is fitted on the rows that ``capture(..., keep_rows=n)`` kept, as they are; the plane is the span of its
+            components, and of lower rank that of its first ones.
 
     Returns:
         Proxies by activation site, fitted on the captures' fitting halves.
 
     Raises:
-        TlAnisoError: rank above d // 2, an estimator that is not supported, captures that do not match.
+        TlAnisoError: rank above d // 2, an estimator that is not supported or refuses the rows, captures that kept no
+            rows for it, captures that do not match.
         UndefinedMeasureError: constant rows at a site.
 
     Example:
@@ -266,8 +286,14 @@ def fit_tangent_proxies(
         raise TlAnisoError(f"pool must be 'scatter' or 'covariance', got {pool!r}")
     if pool == "covariance" and not centred:
         raise TlAnisoError("pool='covariance' averages centred covariances; use pool='scatter' with centred=False")
-    if estimator is not None:
-        wanted = _rank_of(estimator)
+    by_rows = estimator is not None and type(estimator) is not PCA
+    if by_rows and (pool, centred) != ("scatter", True):
+        raise TlAnisoError(
+            f"pool={pool!r} and centred={centred} are choices of PCA; {estimator!r} is fitted on the pooled rows and "
+            "centres them or not by itself"
+        )
+    if estimator is not None and not by_rows:
+        wanted = pca_rank(estimator)
         rank = wanted if rank is None else rank
     halves = [capture.fitting_half().activations for capture in several]
     sites = list(halves[0])
@@ -278,21 +304,15 @@ def fit_tangent_proxies(
     if not sites:
         raise SiteError("the captures hold no activations to fit tangent proxies on")
     # Every rank is checked before the first eigendecomposition.
+    if by_rows:
+        for site in sites:
+            prepared(estimator, rank, halves[0][site].d)
+        return _fitted_on_rows(several, sites, rank, estimator)
     ranks = {site: check_rank(default_rank(m.d) if rank is None else rank, m.d) for site, m in halves[0].items()}
-    provenance = {
-        "sources": [_source(c.metadata) for c in several],
-        "halves": sorted({half for c in several for half in getattr(c.fitting_half(), "halves", ())}),
-        "estimator": "sklearn.decomposition.PCA",
-        "pool": pool,
-        "versions": {
-            "scikit-learn": sklearn.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
-    }
+    provenance = {**_provenance(several), "estimator": "sklearn.decomposition.PCA", "pool": pool}
     proxies = []
     for site in sites:
-        pooled = _pool([half[site] for half in halves], pool, site)
+        pooled = pooled_moments([half[site] for half in halves], pool, site)
         pca = fit_pca(pooled, ranks[site], centred=centred, site=site)
         notes = []
         if pca.n_components_ < ranks[site]:
@@ -305,6 +325,53 @@ def fit_tangent_proxies(
                 requested_rank=ranks[site],
                 provenance={**provenance, "rows": pooled.count},
                 notes=notes,
+            )
+        )
+    return TangentProxies(proxies)
+
+
+def _provenance(captures: Iterable[Fittable]) -> dict[str, object]:
+    several = list(captures)
+    return {
+        "sources": [_source(c.metadata) for c in several],
+        "halves": sorted({half for c in several for half in getattr(c.fitting_half(), "halves", ())}),
+        "versions": {
+            "scikit-learn": sklearn.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+    }
+
+
+def _fitted_on_rows(captures: list[Fittable], sites: list[str], rank: int | None, estimator: Any) -> TangentProxies:
+    """Proxies of an estimator that needs rows; sites of which no rows were kept are an error."""
+    kept = [getattr(capture.fitting_half(), "rows", None) or {} for capture in captures]
+    missing = [site for site in sites if not all(site in rows and len(rows[site]) for rows in kept)]
+    if missing:
+        raise TlAnisoError(
+            f"{type(estimator).__name__} is fitted on rows, and the capture kept none at {missing[0]}; capture again "
+            "with keep_rows=4096 or so, or use PCA, which needs sums only"
+        )
+    shared = _provenance(captures)
+    proxies = []
+    for site in sites:
+        widths = {rows[site].shape[1] for rows in kept}
+        if len(widths) > 1:
+            raise MergeError(f"the captures have different widths at {site}: {sorted(widths)}")
+        rows = torch.cat([rows[site] for rows in kept]).to(torch.float64).cpu().numpy()
+        fitted = fit_rows(estimator, rows, rank, site=site)
+        name, parameters = describe(fitted.estimator)
+        proxies.append(
+            TangentProxy(
+                site,
+                fitted.estimator,
+                torch.from_numpy(fitted.basis.copy()),
+                is_centring(fitted.estimator),
+                fitted.requested_rank,
+                MappingProxyType(
+                    {**shared, "estimator": name, "parameters": parameters, "pool": "scatter", "rows": len(rows)}
+                ),
+                fitted.notes,
             )
         )
     return TangentProxies(proxies)
@@ -323,29 +390,3 @@ def _source(metadata: Mapping[str, Any]) -> dict[str, object]:
     options = metadata.get("options", {})
     known = {key: options[key] for key in _SOURCE_OPTIONS if key in options}
     return {"model": metadata.get("model", "unknown"), **known}
-
-
-def _rank_of(estimator: Any) -> int | None:
-    if type(estimator) is not PCA or hasattr(estimator, "components_"):
-        raise TlAnisoError(
-            f"estimator {estimator!r} is not supported: pass an unfitted sklearn.decomposition.PCA or None"
-        )
-    if estimator.whiten:
-        raise TlAnisoError("estimator PCA(whiten=True) is not supported: whitened components span no other plane")
-    if estimator.n_components is not None and not isinstance(estimator.n_components, int):
-        raise TlAnisoError(f"PCA(n_components={estimator.n_components!r}) is not supported: give an integer, or rank=")
-    return estimator.n_components
-
-
-def _pool(parts: list[Moments], pool: str, site: str) -> Moments:
-    if len({part.d for part in parts}) > 1:
-        raise MergeError(f"the captures have different widths at {site}: {sorted({part.d for part in parts})}")
-    if pool == "scatter" or len(parts) == 1:
-        pooled = parts[0].copy()
-        for part in parts[1:]:
-            pooled.merge(part)
-        return pooled
-    count = sum(part.count for part in parts)
-    covariance = torch.stack([part.covariance() for part in parts]).mean(0)
-    mean = sum((part.mean * (part.count / count) for part in parts), torch.zeros(parts[0].d, dtype=torch.float64))
-    return Moments.from_sums(count, mean, covariance * (count - 1), eps=max(part.eps for part in parts))

@@ -225,7 +225,7 @@ def test_ranks_default_shrink_and_refuse():
         proxy.at_rank(9)
 
 
-def test_estimators_other_than_pca_are_refused_for_now():
+def test_what_cannot_be_fitted_is_refused():
     rows = anisotropic_rows()
     assert fit_tangent_proxies(capture_of(rows), estimator=PCA(7))[SITE].rank == 7
     for estimator in (PCA(7).fit(rows.numpy()), PCA(7, whiten=True), PCA(0.9), object()):
