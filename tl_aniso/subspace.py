@@ -17,6 +17,7 @@ from jaxtyping import Float64
 from sklearn.decomposition import PCA
 from torch import Tensor
 
+from tl_aniso.angles import compare_proxies, principal_angles, projection_kernel
 from tl_aniso.errors import MergeError, SiteError, TlAnisoError
 from tl_aniso.estimators import describe, fit_rows, is_centring, prepared
 from tl_aniso.moments import Moments
@@ -27,11 +28,14 @@ __all__ = [
     "TangentProxies",
     "TangentProxy",
     "check_rank",
+    "compare_proxies",
     "default_rank",
     "fit_pca",
     "fit_tangent_proxies",
     "normal_controls",
+    "principal_angles",
     "principal_cosines",
+    "projection_kernel",
     "random_planes",
 ]
 
