@@ -155,7 +155,9 @@ class AblationIsotropy(Result):
     * ``isoscore`` and ``isoscore_star``, control ``normal``: ``value`` without the tangent plane, ``control_value``
       and ``null_mean`` the mean without a normal plane, ``null_std`` its spread over draws, z and p-value.
     * ``delta_isoscore_star``, control ``normal``: without tangent minus mean without normal.
-    * ``participation_ratio``, control ``none``: tr(C)^2 / tr(C^2) before any removal.
+    * ``participation_ratio``, ``effective_rank`` and ``top_share``, control ``none``: of the spectrum before removal.
+    * ``mean_cosine``, ``partition_isotropy`` and ``intrinsic_dimension`` of activations whose rows were kept: before
+      (control ``none``), and without the tangent against without five normal planes (control ``normal``).
     """
 
     def __sub__(self, other: object) -> None:

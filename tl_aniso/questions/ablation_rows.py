@@ -6,15 +6,18 @@ from typing import Any
 
 from tl_aniso.ablation import Ablation, ablate
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
-from tl_aniso.isotropy import participation_ratio
+from tl_aniso.isotropy import effective_rank, participation_ratio, top_share
 from tl_aniso.moments import Moments
 from tl_aniso.questions.energy_rows import ranks_of
 from tl_aniso.questions.frame import Row, capture_fields, site_fields
+from tl_aniso.questions.kept_rows import kept_row_rows
 from tl_aniso.questions.source import Measured
 
 __all__ = ["ABLATION_KINDS", "ablation_rows"]
 
 ABLATION_KINDS = ("none", "activation", "weight")
+
+_SPECTRUM = {"participation_ratio": participation_ratio, "effective_rank": effective_rank, "top_share": top_share}
 
 # Below this many rows per dimension scores are biased low.
 _ENOUGH = 20
@@ -41,9 +44,14 @@ def ablation_rows(
             "proxy_id": proxy.proxy_id,
             "n_rows": moments.count,
         }
+        spectrum = {name: float(of(covariance=matrix)) for name, of in _SPECTRUM.items()}
+        kept = _kept_rows(found, site) if gradient == "none" else None
         for rank in ranks_of(proxy, ranks):
-            result = ablate(matrix, proxy.basis[:, :rank], **settings)
-            rows += _rows({**base, "rank": rank}, result, float(participation_ratio(covariance=matrix)))
+            basis, common = proxy.basis[:, :rank], {**base, "rank": rank}
+            rows += _rows(common, ablate(matrix, basis, **settings), spectrum)
+            if kept is not None:
+                n_controls, seed = settings.get("n_controls", 100), settings.get("seed", 0)
+                rows += kept_row_rows(common, kept, basis, n_controls=n_controls, seed=seed)
     except UndefinedMeasureError as error:
         raise UndefinedMeasureError(f"isotropy of the {_what(gradient)} at {site}: {error}") from error
     return rows, gradient != "weight" and moments.count < _ENOUGH * moments.d
@@ -60,8 +68,13 @@ def _moments(found: Measured, site: str, gradient: str) -> Moments | None:
     return (capture.weight_gradients if gradient == "weight" else capture.activation_gradients).get(site)
 
 
-def _rows(base: Row, result: Ablation, ratio: float) -> list[Row]:
-    rows: list[Row] = [{**base, "measure": "participation_ratio", "control": "none", "value": ratio}]
+def _kept_rows(found: Measured, site: str) -> Any:
+    """The rows kept at an activation site, None where there are none."""
+    return (getattr(found.capture, "rows", None) or {}).get(site)
+
+
+def _rows(base: Row, result: Ablation, spectrum: dict[str, float]) -> list[Row]:
+    rows: list[Row] = [{**base, "measure": name, "control": "none", "value": v} for name, v in spectrum.items()]
     for measure, prefix in (("isoscore", "raw_"), ("isoscore_star", "")):
         before, after = getattr(result, f"{prefix}before"), getattr(result, f"{prefix}without_tangent")
         mean, std = getattr(result, f"{prefix}without_normal_mean"), getattr(result, f"{prefix}without_normal_std")

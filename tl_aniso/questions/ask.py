@@ -11,6 +11,7 @@ from tl_aniso.evidence import EnergyShares
 from tl_aniso.questions.ablation_rows import ABLATION_KINDS, ablation_rows
 from tl_aniso.questions.energy_rows import ENERGY_CONTROLS, energy_rows
 from tl_aniso.questions.frame import to_frame
+from tl_aniso.questions.kept_rows import ROW_MEASURES, has_intrinsic_dimension
 from tl_aniso.questions.source import Measured, measured
 from tl_aniso.results import AblationIsotropy, TangentEnergy
 from tl_aniso.statistics import holm_over_sites
@@ -201,6 +202,8 @@ def ablation_result(
             f"{len(few)} sites have fewer than 20 d rows, where isotropy is biased low (isotropic rows score .66 at "
             "2 d): compare at equal numbers of rows only",
         )
+    if any(row["measure"] in ROW_MEASURES for row in rows) and not has_intrinsic_dimension():
+        notes += ("no intrinsic dimension: scikit-dimension is not installed (pip install 'tl_aniso[dimension]')",)
     return AblationIsotropy(holm_over_sites(to_frame(rows)), notes)
 
 
