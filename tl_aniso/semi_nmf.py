@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 __all__ = ["SemiNMF"]
 
 _TINY = 1e-12
+_WELL_CONDITIONED = 1e8
 
 
 class SemiNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -97,13 +98,13 @@ class SemiNMF(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         unit = float(np.sqrt(np.mean(rows**2))) or 1.0
         scaled = rows / unit
         weights = _clusters(scaled, int(k), check_random_state(self.random_state))
-        directions, error = _directions(scaled, weights)
-        self.objectives_: list[float] = [error * unit**2]
         total = float(np.square(scaled).sum())
+        directions, cross, error = _directions(scaled, weights, total)
+        self.objectives_: list[float] = [error * unit**2]
         for count in range(1, self.max_iter + 1):
-            weights = _updated(scaled, weights, directions)
+            weights = _updated(weights, directions, cross)
             before = error
-            directions, error = _directions(scaled, weights)
+            directions, cross, error = _directions(scaled, weights, total)
             self.objectives_.append(error * unit**2)
             self.n_iter_ = count
             if before - error <= self.tol * total:
@@ -136,14 +137,21 @@ def _clusters(rows: np.ndarray, k: int, random: np.random.RandomState) -> np.nda
     return np.eye(k)[labels] + 0.2
 
 
-def _directions(rows: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, float]:
-    """The best H of a W, and the squared error of the two."""
-    directions = np.linalg.lstsq(weights, rows, rcond=None)[0]
-    return directions, float(np.square(rows - weights @ directions).sum())
+def _directions(rows: np.ndarray, weights: np.ndarray, total: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """The best H of a W, X H^T, and the squared error; `total` is the squared norm of the rows."""
+    gram = weights.T @ weights
+    if np.linalg.cond(gram) < _WELL_CONDITIONED:
+        directions = np.linalg.solve(gram, weights.T @ rows)
+    else:  # slower, and exact for weights that depend on each other
+        directions = np.linalg.lstsq(weights, rows, rcond=None)[0]
+    cross = rows @ directions.T
+    # |X - W H|^2 multiplied out: forming X - W H would cost more than all the rest.
+    error = total - 2 * float((cross * weights).sum()) + float((gram * (directions @ directions.T)).sum())
+    return directions, cross, max(error, 0.0)
 
 
-def _updated(rows: np.ndarray, weights: np.ndarray, directions: np.ndarray) -> np.ndarray:
-    cross, gram = rows @ directions.T, directions @ directions.T
+def _updated(weights: np.ndarray, directions: np.ndarray, cross: np.ndarray) -> np.ndarray:
+    gram = directions @ directions.T
     up = np.maximum(cross, 0) + weights @ np.maximum(-gram, 0)
     down = np.maximum(-cross, 0) + weights @ np.maximum(gram, 0)
     return weights * np.sqrt((up + _TINY) / (down + _TINY))
