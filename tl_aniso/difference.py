@@ -220,10 +220,9 @@ def _remarks(
     pairs: Mapping[ShareKey, ShareKey],
     frame: pd.DataFrame,
 ) -> Iterator[str]:
-    odd = {key.control for key in mine.energies.keys() - pairs.keys()}
-    odd |= {key.control for key in theirs.energies.keys() - set(pairs.values())}
+    odd = ({*left["control"], *right["control"]} - {key.control for key in pairs}) - {"none", "normal"}
     if odd:
-        yield f"controls that only one result holds are left out: {_listed(sorted(odd))}"
+        yield f"controls of which not both results hold energies are left out: {_listed(sorted(odd))}"
     widths = [sorted(set(shares.widths.values())) for shares in (mine, theirs)]
     if widths[0] != widths[1]:
         yield f"R is not compared across widths (d = {_listed(widths[0])} and {_listed(widths[1])})"

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,11 +38,12 @@ class EnergyShares:
     @classmethod
     def of_rows(cls, rows: Iterable[Mapping[str, Any]], documents: Iterable[str], n_shards: int) -> "EnergyShares":
         """Gathered from the rows of a question that carry ``shares`` and ``d``."""
-        widths, energies = {}, {}
+        widths: dict[str, int] = {}
+        energies: dict[ShareKey, tuple[np.ndarray, np.ndarray]] = {}
         for row in rows:
             if "shares" in row:
                 held = row["shares"]
                 key = ShareKey(row["site"], row["gradient"], row["rank"], row["control"])
                 widths[key.site] = row["d"]
                 energies[key] = (held.selected.copy(), held.total.copy())
-        return cls(tuple(sorted(documents)), n_shards, MappingProxyType(widths), MappingProxyType(energies))
+        return cls(tuple(sorted(documents)), n_shards, widths, energies)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -217,6 +218,21 @@ def test_unlike_measurements_are_refused(early_model, documents, captures, resul
     )
     with pytest.raises(TlAnisoError, match="no paired"):
         isotropy - isotropy
+
+
+def test_results_travel_between_processes(results, difference):
+    copies = [pickle.loads(pickle.dumps(result)) for result in results]  # noqa: S301 - written a moment ago
+    assert (copies[0] - copies[1]).frame.equals(difference.frame)
+
+
+def test_activation_gradients_have_differences_too(early_model, late_model, documents):
+    options = {"gradients": "activation", "progress": False, "n_controls": 0, "sites": ["blocks.1.hook_resid_pre"]}
+    proxies = fit_tangent_proxies(capture(early_model, documents, progress=False), 4)
+    a, b = (tangent_energy(m, documents, proxies=proxies, **options) for m in (early_model, late_model))
+    frame = (a - b).frame
+    assert frame["measure"].tolist() == ["energy_share", "r_energy"]
+    assert frame.loc[0, "value"] == pytest.approx(a.frame.loc[0, "value"] - b.frame.loc[0, "value"])
+    assert frame["ci_low"].notna().all()
 
 
 def test_controls_of_one_side_are_left_out_and_named(captures, results):
