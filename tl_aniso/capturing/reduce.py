@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from tl_aniso.capturing.head import Head
 from tl_aniso.capturing.layout import Layout, Matrix
-from tl_aniso.capturing.objectives import Head, Targets
+from tl_aniso.capturing.objectives import Targets
 from tl_aniso.capturing.sums import HALVES, MAIN, EnergyKey, SumKey, Sums
 from tl_aniso.errors import UndefinedMeasureError
 from tl_aniso.projection import Factor, Rows, control_energy, gradient_energy

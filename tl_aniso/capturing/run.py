@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tl_aniso.capturing.bind import bind, check_finite
+from tl_aniso.capturing.head import Inner, Unembedding, causal_head
 from tl_aniso.capturing.hooks import tapped
 from tl_aniso.capturing.layout import Layout
-from tl_aniso.capturing.objectives import causal_head, causal_targets, shuffled_targets
+from tl_aniso.capturing.objectives import causal_targets, shuffled_targets
 from tl_aniso.capturing.options import Options, check_options
 from tl_aniso.capturing.plan import Plan, Pooled, check_size, make_plan
 from tl_aniso.capturing.prepare import PreparedText, default_batch_size, prepare_text
@@ -190,8 +191,8 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
     sums = Sums()
     reducer = Reducer(layout, plan.wanted, sums)
     backward = bool(plan.wanted.activation_gradients or plan.wanted.weights)
-    unembed = layout.unembed.module
-    kernel = UNEMBEDDING in plan.wanted.weights
+    unembed = Unembedding.of(layout.unembed.module, getattr(layout, "softcap", None))
+    inner: Inner = "kernel" if UNEMBEDDING in plan.wanted.weights else "none"
     needs_head = backward or UNEMBEDDING_INPUT in plan.wanted.activations
     with tapped(
         layout,
@@ -208,7 +209,7 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
             hidden = tap.forward(on_device.ids)
             if not needs_head:
                 continue
-            head = causal_head(unembed, hidden, targets, kernel=kernel)
+            head = causal_head(unembed, hidden, targets, inner=inner)
             reducer.start_variant(MAIN)
             reducer.head(hidden, head)
             sums.tally(f"loss|{MAIN}|{batch.half}", float(head.loss.sum()))
@@ -218,7 +219,7 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
             tap.backward(hidden, head.gradient, again=bool(options.extra_passes))
             for left, name in enumerate(reversed(options.extra_passes)):
                 shuffled = shuffled_targets(targets, batch.sequences, options.seed)
-                head = causal_head(unembed, hidden, shuffled, kernel=kernel)
+                head = causal_head(unembed, hidden, shuffled, inner=inner)
                 reducer.start_variant(name)
                 reducer.head(hidden, head)
                 sums.tally(f"loss|{name}|{batch.half}", float(head.loss.sum()))
