@@ -144,7 +144,8 @@ torch.set_num_threads(1)
 length, inner = int(sys.argv[1]), sys.argv[2]
 hidden, weight = torch.randn(1, length, 16), torch.randn(50_000, 16)
 targets = causal_targets(torch.randint(0, 50_000, (1, length)), torch.ones(1, length, dtype=torch.bool))
-causal_head(Unembedding(weight), hidden[:, :16], causal_targets(targets.ids[:, :16], targets.carries[:, :16]), inner=inner)
+few = causal_targets(targets.ids[:, :16], targets.carries[:, :16])
+causal_head(Unembedding(weight), hidden[:, :16], few, inner=inner)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 causal_head(Unembedding(weight), hidden, targets, inner=inner)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
