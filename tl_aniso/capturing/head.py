@@ -225,6 +225,7 @@ def _sliced(
         higher = torch.maximum(peak, logits.amax(-1, keepdim=True))
         total = total * (peak - higher).exp() + logits.sub_(higher).exp_().sum(-1, keepdim=True)
         peak = higher
+        del logits  # or it would live beside the next slice's
     per_token = (total.log() + peak - at_target)[:, 0] * carries
     wide = carries[:, None]
     scale, gradient = wide / total, torch.zeros_like(hidden, dtype=torch.float32)
@@ -238,6 +239,7 @@ def _sliced(
             piece.mul_(slope)
         gradient += (piece.to(weight.dtype) @ weight[part]).float()
         sink.add(piece)
+        del logits, slope, piece
     return gradient, per_token
 
 
