@@ -4,6 +4,7 @@ The loss is the *sum* over the tokens of a sequence, so a sequence's numbers do 
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,13 @@ from torch import Tensor
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.text.sequences import Sequence
 
-__all__ = ["Targets", "causal_targets", "check_objective", "shuffled_targets"]
+__all__ = ["CAUSAL", "Losses", "Targets", "causal_targets", "check_objective", "shuffled_targets"]
+
+
+CAUSAL = "causal"
+
+# (logits [batch, length, vocabulary], ids [batch, length], mask [batch, length]) -> losses [batch, length]
+Losses = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -25,15 +32,34 @@ class Targets:
     carries: Bool[Tensor, "batch length"]
 
 
-def check_objective(objective: object) -> str:
-    """The objective's name.
+def check_objective(objective: object) -> tuple[str, Losses | None]:
+    """The objective's name and, where it is the user's, the callable.
+
+    A callable is named by its ``objective_name``, else by its ``__name__``, else by its class. The name is what tells
+    captures apart, so callables that compute different losses need different names.
 
     Raises:
-        TlAnisoError: anything but None or "causal".
+        TlAnisoError: neither None, "causal" nor a callable, or a callable under a name that cannot be its own.
+
+    Example:
+        >>> def target_logit(logits, ids, mask):
+        ...     return -logits[..., 7]
+        >>> check_objective(None), check_objective(target_logit)[0]
+        (('causal', None), 'target_logit')
     """
-    if objective in (None, "causal"):
-        return "causal"
-    raise TlAnisoError(f"objective {objective!r} is not supported; use 'causal' (summed next-token cross-entropy)")
+    if objective is None or (isinstance(objective, str) and objective == CAUSAL):
+        return CAUSAL, None
+    if not callable(objective):
+        raise TlAnisoError(
+            f"objective {objective!r} is not supported; use 'causal' (summed next-token cross-entropy) or a callable "
+            "from logits, ids and mask to per-token losses"
+        )
+    name = getattr(objective, "objective_name", None) or getattr(objective, "__name__", type(objective).__name__)
+    if not isinstance(name, str) or name == CAUSAL:
+        raise TlAnisoError(
+            f"an objective of one's own cannot be named {name!r}; set its objective_name to a name that says what it is"
+        )
+    return name, objective
 
 
 def causal_targets(ids: Integer[Tensor, "batch length"], mask: Bool[Tensor, "batch length"]) -> Targets:

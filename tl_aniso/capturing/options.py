@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from tl_aniso.capturing.objectives import check_objective
+from tl_aniso.capturing.objectives import Losses, check_objective
 from tl_aniso.checks import MOST_SEED, as_integer, as_names
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.weight_moments import CONTROL_NAMES
@@ -22,7 +22,12 @@ _DTYPES = {"float32": None, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Options:
-    """The checked options of one capture; all of them are part of its metadata."""
+    """The checked options of one capture; all of them are part of its metadata.
+
+    Attributes:
+        objective: name of the loss.
+        losses: the loss itself where it is the user's.
+    """
 
     gradients: tuple[str, ...]
     controls: tuple[str, ...]
@@ -35,6 +40,7 @@ class Options:
     n_shards: int
     dtype: str
     seed: int
+    losses: Losses | None = None
 
     @property
     def autocast(self) -> torch.dtype | None:
@@ -71,11 +77,18 @@ def check_options(
     name = str(dtype).removeprefix("torch.") if dtype is not None else "float32"
     if name not in _DTYPES:
         raise TlAnisoError(f"dtype {dtype!r} is not supported; use one of {', '.join(_DTYPES)} (autocast)")
+    passes = _known(extra_passes, EXTRA_PASSES, "extra_passes")
+    loss_name, losses = check_objective(objective)
+    if losses is not None and "shuffled_labels" in passes:
+        raise TlAnisoError(
+            f"shuffled_labels permutes what 'causal' predicts; the labels of objective {loss_name} are its own "
+            "business: leave it out, or capture again with an objective whose labels are permuted"
+        )
     return Options(
         gradients=_known(gradients, GRADIENTS, "gradients"),
         controls=_known(controls, CONTROL_NAMES, "controls"),
-        extra_passes=_known(extra_passes, EXTRA_PASSES, "extra_passes"),
-        objective=check_objective(objective),
+        extra_passes=passes,
+        objective=loss_name,
         unit=unit,
         basis=basis,
         exclude=_known(exclude, _FILTERS, "exclude"),
@@ -84,6 +97,7 @@ def check_options(
         n_shards=as_integer("n_shards", n_shards, least=1, most=_MOST_SHARDS),
         dtype=name,
         seed=as_integer("seed", seed, least=0, most=MOST_SEED),
+        losses=losses,
     )
 
 

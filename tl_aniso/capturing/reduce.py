@@ -84,11 +84,20 @@ class Reducer:
         self._shards = torch.tensor([s.shard for s in batch.sequences])
         special = torch.tensor(self.wanted.special, dtype=batch.ids.dtype, device=batch.ids.device)
         self._ordinary = batch.mask & ~torch.isin(batch.ids, special)
-        self._carries = targets.carries & self._ordinary if "special" in self.wanted.weight_exclude else targets.carries
+        self.carry(targets.carries)
         self._outputs.clear()
         self._summed.clear()
         self._keep.clear()
         self._shared.clear()
+
+    @property
+    def counted(self) -> Bool[Tensor, "batch length"]:
+        """Positions that the filters leave in weight gradients."""
+        return self._ordinary if "special" in self.wanted.weight_exclude else self._batch.mask
+
+    def carry(self, carries: Bool[Tensor, "batch length"]) -> None:
+        """Say which positions can carry gradient, where that is known only after the loss."""
+        self._carries = carries & self.counted
 
     def start_variant(self, name: str) -> None:
         """Gradients from here on belong to another pass over the same batch (inputs are the same)."""
@@ -148,12 +157,16 @@ class Reducer:
             gradient = gradient * self.layout.embed_scale  # the table is in front of the factor, the output behind it
         self._add_weight(EMBEDDING, self._rows(gradient, None), Factor(None, kernel))
 
+    def hidden(self, hidden: Float[Tensor, "batch length d"]) -> None:
+        """What the unembedding reads."""
+        matrix = self.layout.unembed
+        if matrix.activation in self.wanted.activations:
+            keep = self._keep[self.layout.canonical(matrix.residual)]
+            self._add_rows("activation", matrix.activation, hidden, keep)
+
     def head(self, hidden: Float[Tensor, "batch length d"], head: Head) -> None:
         """The unembedding, whose logit gradients are known only by their inner products."""
         matrix = self.layout.unembed
-        if self.variant == MAIN and matrix.activation in self.wanted.activations:
-            keep = self._keep[self.layout.canonical(matrix.residual)]
-            self._add_rows("activation", matrix.activation, hidden, keep)
         if matrix.sites[0] in self.wanted.weights and head.kernel is not None:
             kernel = head.kernel
             if self.wanted.weight_exclude:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tl_aniso.capturing.bind import bind, check_finite
+from tl_aniso.capturing.callable_head import callable_head
 from tl_aniso.capturing.head import Inner, Unembedding, causal_head
 from tl_aniso.capturing.hooks import tapped
 from tl_aniso.capturing.layout import Layout
@@ -70,7 +71,11 @@ def capture(
         controls: closed-form controls of weight gradients: "input_energy", "sign_flip", "shuffled_g".
         extra_passes: "shuffled_labels" sends a second gradient back, of targets permuted within each sequence.
         sites: names or shell-style patterns; None for every site.
-        objective: None or "causal": summed next-token cross-entropy.
+        objective: None or "causal": summed next-token cross-entropy. Or a callable ``(logits, ids, mask) -> losses``
+            of one sequence at a time, without padding (1 x length x vocabulary in float32, 1 x length, 1 x length),
+            to one loss a token, zero where there is none; their sum is differentiated by autograd, and all logits of
+            a sequence are held. Its ``objective_name`` or ``__name__`` is recorded and tells captures apart. It must
+            not run the measured model itself (a copy may be run).
         unit: "sequence": G is the gradient of one sequence.
         basis: "own": a reader's proxy lives on its own input, a writer's on its own output.
         exclude: row filters for activations and their gradients: "special" tokens, and "sink" positions, whose
@@ -193,7 +198,8 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
     backward = bool(plan.wanted.activation_gradients or plan.wanted.weights)
     unembed = Unembedding.of(layout.unembed.module, getattr(layout, "softcap", None))
     inner: Inner = "kernel" if UNEMBEDDING in plan.wanted.weights else "none"
-    needs_head = backward or UNEMBEDDING_INPUT in plan.wanted.activations
+    # A loss of the user's is not called for nothing; the causal one costs little and is reported.
+    needs_head = backward or (UNEMBEDDING_INPUT in plan.wanted.activations and options.losses is None)
     with tapped(
         layout,
         reducer,
@@ -207,13 +213,19 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
             targets = causal_targets(on_device.ids, on_device.mask)
             reducer.begin(on_device, targets)
             hidden = tap.forward(on_device.ids)
+            reducer.hidden(hidden)
             if not needs_head:
                 continue
-            head = causal_head(unembed, hidden, targets, inner=inner)
+            if options.losses is None:
+                head, n_losses = causal_head(unembed, hidden, targets, inner=inner), int(targets.carries.sum())
+            else:
+                called = callable_head(unembed, hidden, on_device, options.losses, inner=inner, counted=reducer.counted)
+                head, n_losses = called.head, called.n_losses
+                reducer.carry(called.carries)
             reducer.start_variant(MAIN)
             reducer.head(hidden, head)
             sums.tally(f"loss|{MAIN}|{batch.half}", float(head.loss.sum()))
-            sums.tally(f"targets|{batch.half}", int(targets.carries.sum()))
+            sums.tally(f"targets|{batch.half}", n_losses)
             if not backward:
                 continue
             tap.backward(hidden, head.gradient, again=bool(options.extra_passes))
