@@ -223,7 +223,7 @@ class TestOptions:
             {"exclude": "pads"},
             {"weight_exclude": "sink"},
             {"objective": "mlm"},
-            {"unit": "batch"},
+            {"unit": "token"},
             {"basis": "residual"},
             {"keep_rows": 10},
             {"n_shards": 0},

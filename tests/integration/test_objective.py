@@ -97,7 +97,10 @@ def test_next_token_cross_entropy_is_the_causal_objective(batch_size: int) -> No
         capture(tiny_model("llama"), documents, objective=o, **options) for o in (lambda *args: next_token(*args), None)
     )
     assert mine.loss == pytest.approx(theirs.loss, rel=1e-6)
-    groups = [(mine.weight_gradients, theirs.weight_gradients), (mine.activation_gradients, theirs.activation_gradients)]
+    groups = [
+        (mine.weight_gradients, theirs.weight_gradients),
+        (mine.activation_gradients, theirs.activation_gradients),
+    ]
     groups += [(mine.controls[name], theirs.controls[name]) for name in theirs.controls]
     for got, expected in groups:
         assert set(got) == set(expected)

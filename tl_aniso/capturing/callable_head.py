@@ -12,9 +12,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from tl_aniso.capturing.head import Formed, Head, Inner, Unembedding
+from tl_aniso.capturing.head import Head, Inner, Unembedding
 from tl_aniso.capturing.objectives import Losses
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
+from tl_aniso.projection import Formed
 from tl_aniso.text.sequences import Batch, Sequence
 from tl_aniso.weight_moments import symmetric_product
 

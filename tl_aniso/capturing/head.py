@@ -15,29 +15,15 @@ from torch import Tensor, nn
 
 from tl_aniso.capturing.objectives import Targets
 from tl_aniso.errors import UndefinedMeasureError
+from tl_aniso.projection import Formed
 from tl_aniso.weight_moments import symmetric_product
 
-__all__ = ["Formed", "Head", "Inner", "Unembedding", "causal_head"]
+__all__ = ["Head", "Inner", "Unembedding", "causal_head"]
 
 # Logits held at once, in elements: 2^25 floats are 128 MiB; with fewer rows the products slow down.
 _CHUNK = 2**25
 
 Inner = Literal["none", "kernel", "cheapest"]
-
-
-@dataclass(frozen=True)
-class Formed:
-    """What is known of a weight gradient G = F^T R that was formed, in slices, and dropped.
-
-    Attributes:
-        moment: G^T G of each sequence.
-        norms: squared norms of the rows of F.
-        total: squared norm of their sum.
-    """
-
-    moment: Float[Tensor, "batch d d"]
-    norms: Float[Tensor, "batch length"]
-    total: Float[Tensor, " batch"]
 
 
 @dataclass(frozen=True)

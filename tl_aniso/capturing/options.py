@@ -10,10 +10,11 @@ from tl_aniso.checks import MOST_SEED, as_integer, as_names
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.weight_moments import CONTROL_NAMES
 
-__all__ = ["EXTRA_PASSES", "GRADIENTS", "Options", "check_options"]
+__all__ = ["EXTRA_PASSES", "GRADIENTS", "UNITS", "Options", "check_options"]
 
 GRADIENTS = ("activation", "weight")
 EXTRA_PASSES = ("shuffled_labels",)
+UNITS = ("sequence", "batch")
 _FILTERS = ("special", "sink")
 # More would be more than documents, and a jackknife leaves out each in turn.
 _MOST_SHARDS = 1024
@@ -68,8 +69,11 @@ def check_options(
     Raises:
         TlAnisoError: a value that is unknown or not supported; the message lists those that are.
     """
-    if unit != "sequence":
-        raise TlAnisoError(f"unit {unit!r} is not supported; use unit='sequence', the gradient of one sequence")
+    if unit not in UNITS:
+        raise TlAnisoError(
+            f"unit {unit!r} is not supported; use unit='sequence', the gradient of one sequence, or unit='batch', that "
+            "of a whole batch"
+        )
     if basis != "own":
         raise TlAnisoError(f"basis {basis!r} is not supported; use basis='own', the matrix' own input or output")
     if keep_rows:

@@ -92,6 +92,7 @@ def make_plan(
         special=special,
         exclude=options.exclude,
         weight_exclude=options.weight_exclude,
+        unit=options.unit,
     )
     passes = 1 + len(options.extra_passes)
     summed = [(s, 1) for s in activations] + [(s, passes) for s in gradients]

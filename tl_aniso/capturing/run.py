@@ -4,12 +4,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from tl_aniso.capturing.bind import bind, check_finite
 from tl_aniso.capturing.callable_head import callable_head
-from tl_aniso.capturing.head import Inner, Unembedding, causal_head
+from tl_aniso.capturing.head import Head, Inner, Unembedding, causal_head
 from tl_aniso.capturing.hooks import tapped
 from tl_aniso.capturing.layout import Layout
-from tl_aniso.capturing.objectives import causal_targets, shuffled_targets
+from tl_aniso.capturing.objectives import Targets, causal_targets, shuffled_targets
 from tl_aniso.capturing.options import Options, check_options
 from tl_aniso.capturing.plan import Plan, Pooled, check_size, make_plan
 from tl_aniso.capturing.prepare import PreparedText, default_batch_size, prepare_text
@@ -76,14 +78,15 @@ def capture(
             to one loss a token, zero where there is none; their sum is differentiated by autograd, and all logits of
             a sequence are held. Its ``objective_name`` or ``__name__`` is recorded and tells captures apart. It must
             not run the measured model itself (a copy may be run).
-        unit: "sequence": G is the gradient of one sequence.
+        unit: "sequence": G is the gradient of one sequence. "batch": of a whole batch, as an optimiser's step has it;
+            batches then keep within a half and a shard, and `batch_size` is part of what is measured.
         basis: "own": a reader's proxy lives on its own input, a writer's on its own output.
         exclude: row filters for activations and their gradients: "special" tokens, and "sink" positions, whose
             residual norm exceeds 10 times the median of their sequence.
         weight_exclude: "special" leaves special tokens out of weight gradients, which are then no longer dL/dW.
         keep_rows: only 0.
         seq_len: tokens in a sequence, min(512, context) by default.
-        batch_size: sequences in a batch; changes speed, not results.
+        batch_size: sequences in a batch; changes speed, not results (but see `unit`).
         n_shards: shards of documents for jackknife intervals.
         shard_sites: sites whose d x d sums are kept shard by shard.
         max_bytes: refuse to hold more than this; by default 60% of the free memory.
@@ -182,13 +185,13 @@ def run_capture(
         enabled=progress,
     )
     check_size(plan, limit)
-    batches = make_batches(prepared.sequences.sequences, size)
+    batches = make_batches(prepared.sequences.sequences, size, by_shard=options.unit == "batch")
     try:
         sums = _run(layout, batches, options, plan, progress, description)
     except UndefinedMeasureError:
         check_finite(layout)  # a broken checkpoint is the cause to name, not the first site it reached
         raise
-    metadata = describe(layout, model, options, plan, prepared, proxies)
+    metadata = describe(layout, model, options, plan, prepared, proxies, batches, size)
     return Capture(sums, metadata, layout.aliases)
 
 
@@ -197,7 +200,8 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
     reducer = Reducer(layout, plan.wanted, sums)
     backward = bool(plan.wanted.activation_gradients or plan.wanted.weights)
     unembed = Unembedding.of(layout.unembed.module, getattr(layout, "softcap", None))
-    inner: Inner = "kernel" if UNEMBEDDING in plan.wanted.weights else "none"
+    joined = options.unit == "batch"
+    inner: Inner = "none" if UNEMBEDDING not in plan.wanted.weights else "cheapest" if joined else "kernel"
     # A loss of the user's is not called for nothing; the causal one costs little and is reported.
     needs_head = backward or (UNEMBEDDING_INPUT in plan.wanted.activations and options.losses is None)
     with tapped(
@@ -217,7 +221,8 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
             if not needs_head:
                 continue
             if options.losses is None:
-                head, n_losses = causal_head(unembed, hidden, targets, inner=inner), int(targets.carries.sum())
+                head = _causal(unembed, hidden, targets, inner, reducer.counted, joined)
+                n_losses = int(targets.carries.sum())
             else:
                 called = callable_head(unembed, hidden, on_device, options.losses, inner=inner, counted=reducer.counted)
                 head, n_losses = called.head, called.n_losses
@@ -231,13 +236,24 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
             tap.backward(hidden, head.gradient, again=bool(options.extra_passes))
             for left, name in enumerate(reversed(options.extra_passes)):
                 shuffled = shuffled_targets(targets, batch.sequences, options.seed)
-                head = causal_head(unembed, hidden, shuffled, inner=inner)
+                head = _causal(unembed, hidden, shuffled, inner, reducer.counted, joined)
                 reducer.start_variant(name)
                 reducer.head(hidden, head)
                 sums.tally(f"loss|{name}|{batch.half}", float(head.loss.sum()))
                 tap.backward(hidden, head.gradient, again=left + 1 < len(options.extra_passes))
             reducer.start_variant(MAIN)
     return sums
+
+
+def _causal(
+    unembed: Unembedding, hidden: Tensor, targets: Targets, inner: Inner, counted: Tensor, joined: bool
+) -> Head:
+    """The causal head of a batch; joined, the batch goes through it as one sequence."""
+    if not joined:
+        return causal_head(unembed, hidden, targets, inner=inner)
+    flat, ids, carries, kept = (t.flatten(0, 1)[None] for t in (hidden, targets.ids, targets.carries, counted))
+    head = causal_head(unembed, flat, Targets(ids, carries), inner=inner, counted=kept)
+    return dataclasses.replace(head, gradient=head.gradient.reshape(hidden.shape))
 
 
 def _device(device: Any) -> Any:

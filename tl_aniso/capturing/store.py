@@ -156,6 +156,11 @@ class Capture:
         return self._aliases.get(site, site)
 
     @property
+    def n_units(self) -> int:
+        """Number of weight gradients a site over the halves looked at: of sequences, or of batches."""
+        return sum(self._metadata["text"]["n_units"][half] for half in self._halves)
+
+    @property
     def keeps_shards(self) -> bool:
         """Whether anything was kept by shard, so that intervals can be had."""
         return bool(self._sums.energies) or any(key.shard >= 0 for key in self._sums.moments)
