@@ -137,6 +137,18 @@ def test_the_cap_on_logits_is_seen_by_the_objective_and_by_its_gradient() -> Non
     torch.testing.assert_close(got.loss, expected.loss, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("objective", [None, kl_to_uniform])
+def test_soft_capped_logits_of_a_whole_model(objective: Any) -> None:
+    model = tiny_model("gemma3", final_logit_softcapping=3.0)
+    got = capture(model, DOCUMENTS, objective=objective, **OPTIONS)
+    reference = reference_gradients(model, DOCUMENTS, losses=objective)
+    plain = capture(tiny_model("gemma3"), DOCUMENTS, objective=objective, **OPTIONS)
+    for site in reference.weights:
+        assert relative(got.weight_gradients[site].second_moment(), reference.second_moment(site)) < 1e-5, site
+    uncapped = plain.weight_gradients["unembed.W_U"].second_moment()
+    assert relative(uncapped, reference.second_moment("unembed.W_U")) > 0.1
+
+
 def test_tangent_energy_names_the_objective() -> None:
     result = tangent_energy(tiny_model("llama"), random_documents((20,) * 12), objective=log_odds, progress=False)
     assert set(result.frame["objective"]) == {"log_odds"}

@@ -199,7 +199,7 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
     sums = Sums()
     reducer = Reducer(layout, plan.wanted, sums)
     backward = bool(plan.wanted.activation_gradients or plan.wanted.weights)
-    unembed = Unembedding.of(layout.unembed.module, getattr(layout, "softcap", None))
+    unembed = Unembedding.of(layout.unembed.module, layout.softcap)
     joined = options.unit == "batch"
     inner: Inner = "none" if UNEMBEDDING not in plan.wanted.weights else "cheapest" if joined else "kernel"
     # A loss of the user's is not called for nothing; the causal one costs little and is reported.
