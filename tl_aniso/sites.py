@@ -18,9 +18,10 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from tl_aniso.errors import SiteError
+from tl_aniso.errors import SiteError, TlAnisoError
 
 __all__ = [
+    "BASES",
     "EMBEDDING",
     "UNEMBEDDING",
     "UNEMBEDDING_INPUT",
@@ -37,6 +38,7 @@ __all__ = [
 
 Role = Literal["residual", "reader", "writer", "embedding", "input", "output"]
 
+BASES = ("own", "residual")
 EMBEDDING = "embed.W_E"
 UNEMBEDDING = "unembed.W_U"
 UNEMBEDDING_INPUT = "unembed.input"
@@ -99,17 +101,34 @@ def layer_of(site: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def proxy_site(site: str) -> str:
+def proxy_site(site: str, basis: str = "own", *, has_mid: bool = True, n_layers: int | None = None) -> str:
     """The activation site whose tangent proxy belongs to a site.
 
-    A reader's proxy is fitted on the reader's own input as the matrix sees it, a writer's on its own output, the
-    embedding's on the input of block 0; an activation site is its own.
+    With ``basis="own"`` a reader's proxy is fitted on the reader's own input as the matrix sees it, a writer's on its
+    own output. With ``basis="residual"`` it is fitted on the residual stream: where a reader reads it, before its norm,
+    and where a writer has written into it. The embedding's is the input of block 0; an activation site is its own.
+
+    Args:
+        site: any site.
+        basis: "own" or "residual".
+        has_mid: whether blocks have a residual between attention and MLP (parallel ones do not).
+        n_layers: number of blocks, which only the residual of the unembedding depends on.
+
+    Raises:
+        SiteError: an unknown name, or the unembedding's residual without `n_layers`.
+        TlAnisoError: another basis.
 
     Example:
         >>> proxy_site("blocks.2.attn.W_K"), proxy_site("blocks.2.mlp.W_out"), proxy_site("embed.W_E")
         ('blocks.2.attn.input', 'blocks.2.mlp.W_out.output', 'blocks.0.hook_resid_pre')
+        >>> proxy_site("blocks.2.attn.W_K", "residual"), proxy_site("blocks.2.attn.W_O", "residual")
+        ('blocks.2.hook_resid_pre', 'blocks.2.hook_resid_mid')
     """
+    if basis not in BASES:
+        raise TlAnisoError(f"basis {basis!r} is not supported; use one of {', '.join(BASES)}")
     role = role_of(site)
+    if basis == "residual" and role in ("reader", "writer"):
+        return _residual_of(site, has_mid, n_layers)
     if role == "reader":
         return UNEMBEDDING_INPUT if site == UNEMBEDDING else site.rsplit(".", 1)[0] + ".input"
     if role == "writer":
@@ -117,6 +136,18 @@ def proxy_site(site: str) -> str:
     if role == "embedding":
         return residual_site(0, "pre")
     return site
+
+
+def _residual_of(site: str, has_mid: bool, n_layers: int | None) -> str:
+    layer = layer_of(site)
+    if layer is None:
+        if n_layers is None:
+            raise SiteError(f"the residual site of {site} is that of the last block; say how many there are: n_layers=")
+        return residual_site(n_layers - 1, "post")
+    attention = ".attn." in site
+    if role_of(site) == "reader":
+        return residual_site(layer, "pre" if attention or not has_mid else "mid")
+    return residual_site(layer, "mid" if attention and has_mid else "post")
 
 
 def select_sites(wanted: Sequence[str] | None, available: Iterable[str]) -> list[str]:

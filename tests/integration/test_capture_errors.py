@@ -224,7 +224,7 @@ class TestOptions:
             {"weight_exclude": "sink"},
             {"objective": "mlm"},
             {"unit": "token"},
-            {"basis": "residual"},
+            {"basis": "tangent"},
             {"keep_rows": 10},
             {"n_shards": 0},
             {"n_shards": 2.5},

@@ -61,7 +61,7 @@ def callable_head(
         TlAnisoError: losses of another shape, or that do not depend on the logits.
         UndefinedMeasureError: losses or gradients that are not finite.
     """
-    hidden = hidden.detach()
+    hidden = hidden.detach().to(unembedding.weight.dtype)  # as in `causal_head`
     size, length, _ = hidden.shape
     weight = unembedding.weight
     gradient = torch.zeros_like(hidden, dtype=torch.float32)
@@ -71,14 +71,14 @@ def callable_head(
     carries, n_losses = torch.zeros_like(batch.mask), 0
     for row, sequence in enumerate(batch.sequences):
         n, one = len(sequence), slice(row, row + 1)
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
             logits = unembedding.logits(hidden[one, :n])
         per_token, at_logits = _called(
             losses, logits.requires_grad_(), batch.ids[one, :n], batch.mask[one, :n], sequence
         )
         loss[row] = per_token.sum(dtype=loss.dtype)
         n_losses += int(per_token.count_nonzero())
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
             reached = at_logits.abs().amax(-1).flip(0).cumsum(0).flip(0) > 0
             carries[row, :n] = reached
             slope = unembedding.slope(logits.detach()[0])
@@ -128,12 +128,10 @@ class _Joint:
         self._norms = self._gradient.new_zeros((batch, length))
 
     def add(self, row: int, factor: Float[Tensor, "length vocabulary"], hidden: Float[Tensor, "length d"]) -> None:
-        with torch.autocast(factor.device.type, enabled=False):
-            self._gradient.addmm_(factor.T, hidden)
+        self._gradient.addmm_(factor.T, hidden)
         self._sum += factor.sum(0)
         self._norms[row, : len(factor)] = factor.square().sum(1)
 
     def found(self) -> Formed:
-        with torch.autocast(self._sum.device.type, enabled=False):
-            moment = symmetric_product(self._gradient, self._gradient)
+        moment = symmetric_product(self._gradient, self._gradient)
         return Formed(moment[None], self._norms.reshape(1, -1), self._sum.square().sum()[None])

@@ -95,12 +95,13 @@ def causal_head(
     Raises:
         UndefinedMeasureError: the loss is not finite.
     """
-    hidden = hidden.detach()
+    # In the weight's own precision, also where the model runs under autocast: logits decide every gradient behind them.
+    hidden = hidden.detach().to(unembedding.weight.dtype)
     batch, length, d = hidden.shape
     vocabulary = unembedding.weight.shape[0]
     formed = inner == "cheapest" and _by_gradient(length, vocabulary, d)
     whole = length * vocabulary <= _CHUNK and not formed
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
         if whole:
             per_chunk = max(1, _CHUNK // (length * vocabulary))
         elif inner == "none":
@@ -262,9 +263,8 @@ class _Gradient:
 
     def add(self, piece: Float[Tensor, "length part"]) -> None:
         piece.mul_(self._counted)
-        with torch.autocast(piece.device.type, enabled=False):
-            rows = piece.T @ self._hidden
-            self._moment += symmetric_product(rows, rows)
+        rows = piece.T @ self._hidden
+        self._moment += symmetric_product(rows, rows)
         self._norms += piece.square().sum(1)
         self._total += piece.sum(0).square().sum()
 

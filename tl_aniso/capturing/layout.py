@@ -21,6 +21,7 @@ from tl_aniso.sites import (
     Role,
     input_site,
     output_site,
+    proxy_site,
     residual_site,
     weight_site,
 )
@@ -155,6 +156,14 @@ class Layout:
     def matrix_sites(self) -> tuple[str, ...]:
         """Inputs of readers and outputs of writers."""
         return tuple(dict.fromkeys(matrix.activation for matrix in self.matrices))
+
+    def proxy_site(self, site: str, basis: str = "own") -> str:
+        """The activation site whose tangent proxy belongs to a weight site, by its own name for it."""
+        if basis == "residual":
+            for matrix in self.matrices:
+                if site in matrix.sites:
+                    return self.canonical(matrix.residual)
+        return self.canonical(proxy_site(site))
 
     def canonical(self, site: str) -> str:
         """The residual site that carries the same tensor: a block's output is the next block's input."""

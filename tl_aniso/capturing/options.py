@@ -8,6 +8,7 @@ import torch
 from tl_aniso.capturing.objectives import Losses, check_objective
 from tl_aniso.checks import MOST_SEED, as_integer, as_names
 from tl_aniso.errors import TlAnisoError
+from tl_aniso.sites import BASES
 from tl_aniso.weight_moments import CONTROL_NAMES
 
 __all__ = ["EXTRA_PASSES", "GRADIENTS", "UNITS", "Options", "check_options"]
@@ -74,8 +75,11 @@ def check_options(
             f"unit {unit!r} is not supported; use unit='sequence', the gradient of one sequence, or unit='batch', that "
             "of a whole batch"
         )
-    if basis != "own":
-        raise TlAnisoError(f"basis {basis!r} is not supported; use basis='own', the matrix' own input or output")
+    if basis not in BASES:
+        raise TlAnisoError(
+            f"basis {basis!r} is not supported; use basis='own', the matrix' own input or output, or basis='residual', "
+            "the residual stream that it reads or writes"
+        )
     if keep_rows:
         raise TlAnisoError(f"keep_rows={keep_rows} is not supported; captures keep sums only (keep_rows=0)")
     name = str(dtype).removeprefix("torch.") if dtype is not None else "float32"

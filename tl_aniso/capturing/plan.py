@@ -1,6 +1,6 @@
 """Decide what a capture sums, and how much memory that takes, before the model runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -13,8 +13,8 @@ from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.options import Options
 from tl_aniso.capturing.reduce import Pooled, Wanted
 from tl_aniso.errors import TlAnisoError
-from tl_aniso.sites import proxy_site, role_of, select_sites
-from tl_aniso.subspace import TangentProxies
+from tl_aniso.sites import role_of, select_sites
+from tl_aniso.subspace import TangentProxies, TangentProxy
 
 __all__ = ["Plan", "Pooled", "check_size", "make_plan"]
 
@@ -33,6 +33,8 @@ class Plan:
         matrices: weight sites and matrix activations whose modules are hooked.
         n_sums: number of d x d sums.
         n_bytes: their size.
+        proxy_sites: weight site -> where its proxy lives, where that is not on its own input or output.
+        proxy_ids: gradient site -> the proxy that its gradients are projected on.
     """
 
     wanted: Wanted
@@ -40,6 +42,8 @@ class Plan:
     matrices: frozenset[str]
     n_sums: int
     n_bytes: int
+    proxy_sites: Mapping[str, str]
+    proxy_ids: Mapping[str, str]
 
 
 def make_plan(
@@ -75,10 +79,11 @@ def make_plan(
     weights = matrices if "weight" in options.gradients else []
     inner = [s for s in chosen if role_of(s) in ("input", "output")] if sites is not None else []
     if proxies is None and (weights or not options.gradients):
-        inner += [proxy_site(site) for site in matrices]
+        inner += [layout.proxy_site(site, options.basis) for site in matrices]
     activations = {layout.canonical(s) for s in (*residual, *inner)}
     gradients = {layout.canonical(s) for s in residual} if "activation" in options.gradients else set()
-    bases = _bases(layout, proxies, weights, gradients)
+    places = {site: layout.proxy_site(site, options.basis) for site in weights} if options.basis != "own" else {}
+    chosen_proxies = _proxies(layout, proxies, places, weights, gradients)
     by_shard = {layout.canonical(s) for s in select_sites(tuple(shard_sites), known)} if shard_sites else set()
     wanted = Wanted(
         activations=frozenset(activations),
@@ -86,7 +91,7 @@ def make_plan(
         weights=frozenset(weights),
         pooled=pooled,
         controls=options.controls,
-        bases=bases,
+        bases=_bases(layout, chosen_proxies),
         by_shard=frozenset(by_shard),
         n_shards=options.n_shards,
         special=special,
@@ -101,7 +106,15 @@ def make_plan(
         summed.append((site, passes * (whole or pooled == "effect") + len(options.controls) * whole))
     n_sums = n_halves * sum(n * (options.n_shards if s in by_shard else 1) for s, n in summed)
     names = tuple(dict.fromkeys((*residual, *inner, *weights)))
-    return Plan(wanted, names, frozenset((*weights, *inner)), n_sums, n_sums * layout.d_model**2 * _BYTES)
+    return Plan(
+        wanted,
+        names,
+        frozenset((*weights, *inner)),
+        n_sums,
+        n_sums * layout.d_model**2 * _BYTES,
+        places,
+        {site: chosen_proxies[site].proxy_id for site in sorted(chosen_proxies)},
+    )
 
 
 def check_size(plan: Plan, max_bytes: int | None) -> None:
@@ -119,21 +132,29 @@ def check_size(plan: Plan, max_bytes: int | None) -> None:
         )
 
 
-def _bases(
-    layout: Layout, proxies: TangentProxies | None, weights: Iterable[str], gradients: Iterable[str]
-) -> dict[str, Float[Tensor, "d k"]]:
-    """Basis per gradient site, one tensor per proxy, so that what is computed with it can be shared."""
+def _proxies(
+    layout: Layout,
+    proxies: TangentProxies | None,
+    places: Mapping[str, str],
+    weights: Iterable[str],
+    gradients: Iterable[str],
+) -> dict[str, TangentProxy]:
+    """The proxy of each gradient site."""
     if proxies is None:
         return {}
     # A residual site without a proxy is no fault: its d x d sums are kept, and energies can be asked of them.
     wanted = [*weights, *(site for site in gradients if site in proxies)]
-    tensors: dict[str, Float[Tensor, "d k"]] = {}
-    bases = {}
-    for site in wanted:
-        proxy = proxies[site]
+    found = {site: proxies.at(site, places.get(site)) for site in wanted}
+    for site, proxy in found.items():
         if proxy.d != layout.d_model:
             raise TlAnisoError(f"the proxy at {site} has width {proxy.d}, the model has d_model {layout.d_model}")
+    return found
+
+
+def _bases(layout: Layout, proxies: Mapping[str, TangentProxy]) -> dict[str, Float[Tensor, "d k"]]:
+    """Basis per gradient site, one tensor per proxy, so that what is computed with it can be shared."""
+    tensors: dict[str, Float[Tensor, "d k"]] = {}
+    for proxy in proxies.values():
         if proxy.site not in tensors:
             tensors[proxy.site] = proxy.basis.to(layout.device, torch.float32)
-        bases[site] = tensors[proxy.site]
-    return bases
+    return {site: tensors[proxy.site] for site, proxy in proxies.items()}

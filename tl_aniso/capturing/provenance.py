@@ -14,7 +14,6 @@ from tl_aniso.capturing.options import Options
 from tl_aniso.capturing.plan import Plan
 from tl_aniso.capturing.prepare import PreparedText
 from tl_aniso.capturing.sums import HALVES
-from tl_aniso.subspace import TangentProxies
 from tl_aniso.text import Batch
 
 __all__ = ["FORMAT_VERSION", "describe", "fingerprint"]
@@ -43,7 +42,6 @@ def describe(
     options: Options,
     plan: Plan,
     prepared: PreparedText,
-    proxies: TangentProxies | None,
     batches: Sequence[Batch],
     batch_size: int,
 ) -> dict[str, Any]:
@@ -89,7 +87,8 @@ def describe(
             "tokenizer": prepared.tokenizer,
             "special": list(prepared.special),
             "sites": list(plan.sites),
-            "proxies": {site: proxies[site].proxy_id for site in sorted(wanted.bases)} if proxies else {},
+            "proxies": dict(plan.proxy_ids),
+            "proxy_sites": dict(plan.proxy_sites),
         },
         "text": {
             "documents": sorted(found.documents),

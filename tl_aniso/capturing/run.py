@@ -80,7 +80,8 @@ def capture(
             not run the measured model itself (a copy may be run).
         unit: "sequence": G is the gradient of one sequence. "batch": of a whole batch, as an optimiser's step has it;
             batches then keep within a half and a shard, and `batch_size` is part of what is measured.
-        basis: "own": a reader's proxy lives on its own input, a writer's on its own output.
+        basis: "own": a reader's proxy lives on its own input, a writer's on its own output. "residual": on the
+            residual stream, where the reader reads it (before its norm) or the writer has written into it.
         exclude: row filters for activations and their gradients: "special" tokens, and "sink" positions, whose
             residual norm exceeds 10 times the median of their sequence.
         weight_exclude: "special" leaves special tokens out of weight gradients, which are then no longer dL/dW.
@@ -191,7 +192,7 @@ def run_capture(
     except UndefinedMeasureError:
         check_finite(layout)  # a broken checkpoint is the cause to name, not the first site it reached
         raise
-    metadata = describe(layout, model, options, plan, prepared, proxies, batches, size)
+    metadata = describe(layout, model, options, plan, prepared, batches, size)
     return Capture(sums, metadata, layout.aliases)
 
 

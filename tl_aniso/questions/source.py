@@ -53,6 +53,9 @@ class Measured:
 
     def proxy(self, site: str) -> TangentProxy:
         """The proxy of a site; sites that carry one tensor share one."""
+        place = self.capture.metadata["options"]["proxy_sites"].get(site)
+        if place is not None:
+            return self.proxies.at(site, place)
         canonical = self.capture.canonical(site)
         return self.proxies[canonical if canonical in self.proxies else site]
 
