@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from tl_aniso.errors import UndefinedMeasureError
+from tl_aniso.sites import whole_site
 
 __all__ = ["AblationIsotropy", "Result", "TangentEnergy", "geometric_mean", "group_of"]
 
@@ -26,10 +27,17 @@ def geometric_mean(values: Any) -> float:
 def group_of(site: str) -> str:
     """The group of sites that a table averages over: readers and writers of blocks, residual, (un)embedding.
 
+    Single heads are groups of their own, so that a matrix is not counted again through its heads.
+
     Example:
         >>> group_of("blocks.0.attn.W_Q"), group_of("blocks.0.mlp.W_out"), group_of("unembed.W_U")
         ('readers', 'writers', 'unembedding')
+        >>> group_of("blocks.0.attn.W_Q.3")
+        'readers by head'
     """
+    whole = whole_site(site)
+    if whole != site:
+        return f"{group_of(whole)} by head"
     if site.startswith("unembed"):
         return "unembedding"
     if site.startswith("embed"):

@@ -5,6 +5,7 @@ Residual sites and weight sites keep the names that TransformerLens users know:
 * residual stream: ``blocks.{i}.hook_resid_pre``, ``hook_resid_mid``, ``hook_resid_post``
 * weight matrices: ``blocks.{i}.attn.W_Q|W_K|W_V|W_O``, ``blocks.{i}.mlp.W_in|W_gate|W_out``, ``embed.W_E``,
   ``unembed.W_U``
+* one attention head of a matrix: ``blocks.{i}.attn.W_Q.{h}``, and so for W_K, W_V (at their own number) and W_O
 * what a reader sees, after its norm: ``blocks.{i}.attn.input``, ``blocks.{i}.mlp.input``, ``unembed.input``
 * what a writer adds: ``{writer}.output``
 
@@ -26,6 +27,7 @@ __all__ = [
     "UNEMBEDDING",
     "UNEMBEDDING_INPUT",
     "Role",
+    "head_site",
     "input_site",
     "layer_of",
     "output_site",
@@ -34,6 +36,7 @@ __all__ = [
     "role_of",
     "select_sites",
     "weight_site",
+    "whole_site",
 ]
 
 Role = Literal["residual", "reader", "writer", "embedding", "input", "output"]
@@ -47,12 +50,13 @@ _ATTENTION_READERS = ("W_Q", "W_K", "W_V")
 _MLP_READERS = ("W_in", "W_gate")
 _WRITERS = ("W_O", "W_out")
 _LAYER = re.compile(r"^blocks\.(\d+)\.")
+_HEAD = re.compile(r"^(blocks\.\d+\.attn\.W_[QKVO])\.\d+$")
 _PATTERNS: tuple[tuple[re.Pattern[str], Role], ...] = (
     (re.compile(r"^blocks\.\d+\.hook_resid_(pre|mid|post)$"), "residual"),
-    (re.compile(r"^blocks\.\d+\.attn\.W_[QKV]$"), "reader"),
+    (re.compile(r"^blocks\.\d+\.attn\.W_[QKV](\.\d+)?$"), "reader"),
     (re.compile(r"^blocks\.\d+\.mlp\.W_(in|gate)$"), "reader"),
     (re.compile(r"^unembed\.W_U$"), "reader"),
-    (re.compile(r"^blocks\.\d+\.(attn\.W_O|mlp\.W_out)$"), "writer"),
+    (re.compile(r"^blocks\.\d+\.(attn\.W_O(\.\d+)?|mlp\.W_out)$"), "writer"),
     (re.compile(r"^embed\.W_E$"), "embedding"),
     (re.compile(r"^(blocks\.\d+\.(attn|mlp)|unembed)\.input$"), "input"),
     (re.compile(r"^blocks\.\d+\.(attn\.W_O|mlp\.W_out)\.output$"), "output"),
@@ -78,6 +82,22 @@ def input_site(layer: int, room: Literal["attn", "mlp"]) -> str:
 def output_site(writer: str) -> str:
     """Name of what a writer adds to the residual stream, before any norm behind it."""
     return f"{writer}.output"
+
+
+def head_site(site: str, head: int) -> str:
+    """Name of one attention head of a weight site."""
+    return f"{site}.{head}"
+
+
+def whole_site(site: str) -> str:
+    """The whole matrix of a head's site; any other site as it is.
+
+    Example:
+        >>> whole_site("blocks.3.attn.W_Q.11"), whole_site("blocks.3.attn.W_Q")
+        ('blocks.3.attn.W_Q', 'blocks.3.attn.W_Q')
+    """
+    match = _HEAD.match(site)
+    return match.group(1) if match else site
 
 
 def role_of(site: str) -> Role:
@@ -106,7 +126,8 @@ def proxy_site(site: str, basis: str = "own", *, has_mid: bool = True, n_layers:
 
     With ``basis="own"`` a reader's proxy is fitted on the reader's own input as the matrix sees it, a writer's on its
     own output. With ``basis="residual"`` it is fitted on the residual stream: where a reader reads it, before its norm,
-    and where a writer has written into it. The embedding's is the input of block 0; an activation site is its own.
+    and where a writer has written into it. The embedding's is the input of block 0; a head's is its matrix'; an
+    activation site is its own.
 
     Args:
         site: any site.
@@ -126,7 +147,7 @@ def proxy_site(site: str, basis: str = "own", *, has_mid: bool = True, n_layers:
     """
     if basis not in BASES:
         raise TlAnisoError(f"basis {basis!r} is not supported; use one of {', '.join(BASES)}")
-    role = role_of(site)
+    role, site = role_of(site), whole_site(site)
     if basis == "residual" and role in ("reader", "writer"):
         return _residual_of(site, has_mid, n_layers)
     if role == "reader":

@@ -29,6 +29,7 @@ class Options:
     Attributes:
         objective: name of the loss.
         losses: the loss itself where it is the user's.
+        heads: whether attention matrices are measured head by head too.
     """
 
     gradients: tuple[str, ...]
@@ -43,6 +44,7 @@ class Options:
     dtype: str
     seed: int
     losses: Losses | None = None
+    heads: bool = False
 
     @property
     def autocast(self) -> torch.dtype | None:
@@ -64,6 +66,7 @@ def check_options(
     n_shards: Any,
     dtype: Any,
     seed: Any,
+    heads: Any = False,
 ) -> Options:
     """Turn a user's arguments into `Options`.
 
@@ -80,6 +83,8 @@ def check_options(
             f"basis {basis!r} is not supported; use basis='own', the matrix' own input or output, or basis='residual', "
             "the residual stream that it reads or writes"
         )
+    if not isinstance(heads, bool):
+        raise TlAnisoError(f"heads must be True or False, got {heads!r}; name single heads with sites=...")
     if keep_rows:
         raise TlAnisoError(f"keep_rows={keep_rows} is not supported; captures keep sums only (keep_rows=0)")
     name = str(dtype).removeprefix("torch.") if dtype is not None else "float32"
@@ -106,6 +111,7 @@ def check_options(
         dtype=name,
         seed=as_integer("seed", seed, least=0, most=MOST_SEED),
         losses=losses,
+        heads=heads,
     )
 
 

@@ -13,10 +13,10 @@ from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.options import Options
 from tl_aniso.capturing.reduce import Pooled, Wanted
 from tl_aniso.errors import TlAnisoError
-from tl_aniso.sites import role_of, select_sites
+from tl_aniso.sites import role_of, select_sites, whole_site
 from tl_aniso.subspace import TangentProxies, TangentProxy
 
-__all__ = ["Plan", "Pooled", "check_size", "make_plan"]
+__all__ = ["Plan", "Pooled", "available_sites", "check_size", "make_plan"]
 
 _BYTES = 8  # accumulators are float64
 # Without max_bytes, refuse what would not leave the model room to run.
@@ -46,6 +46,17 @@ class Plan:
     proxy_ids: Mapping[str, str]
 
 
+def available_sites(layout: Layout, *, heads: bool) -> tuple[str, ...]:
+    """Every site that a user may name.
+
+    Raises:
+        TlAnisoError: heads are asked for and the layout does not know them.
+    """
+    if heads and not layout.head_sites:
+        raise TlAnisoError(f"heads=True: it is not known how this {layout.class_name} divides its attention into heads")
+    return (*layout.residual_sites, *layout.weight_sites, *layout.matrix_sites, *(layout.head_sites if heads else ()))
+
+
 def make_plan(
     layout: Layout,
     options: Options,
@@ -72,14 +83,17 @@ def make_plan(
     """
     if pooled not in get_args(Pooled):
         raise TlAnisoError(f"pooled must be one of {', '.join(get_args(Pooled))}, got {pooled!r}")
-    known = (*layout.residual_sites, *layout.weight_sites, *layout.matrix_sites)
+    known = available_sites(layout, heads=options.heads)
     chosen = select_sites(sites, known)
+    if options.heads:
+        picked = set(chosen)
+        chosen += [s for s in layout.head_sites if whole_site(s) in picked and s not in picked]
     matrices = [s for s in chosen if role_of(s) in ("reader", "writer", "embedding")]
     residual = [s for s in chosen if role_of(s) == "residual"]
     weights = matrices if "weight" in options.gradients else []
     inner = [s for s in chosen if role_of(s) in ("input", "output")] if sites is not None else []
     if proxies is None and (weights or not options.gradients):
-        inner += [layout.proxy_site(site, options.basis) for site in matrices]
+        inner += dict.fromkeys(layout.proxy_site(site, options.basis) for site in matrices)
     activations = {layout.canonical(s) for s in (*residual, *inner)}
     gradients = {layout.canonical(s) for s in residual} if "activation" in options.gradients else set()
     places = {site: layout.proxy_site(site, options.basis) for site in weights} if options.basis != "own" else {}
@@ -109,7 +123,7 @@ def make_plan(
     return Plan(
         wanted,
         names,
-        frozenset((*weights, *inner)),
+        frozenset((*(whole_site(s) for s in weights), *inner)),
         n_sums,
         n_sums * layout.d_model**2 * _BYTES,
         places,

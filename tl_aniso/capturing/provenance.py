@@ -76,6 +76,7 @@ def describe(
             # The batch size decides what a batch's gradient is, and nothing else.
             "batch_size": batch_size if options.unit == "batch" else None,
             "basis": options.basis,
+            "heads": options.heads,
             "exclude": list(options.exclude),
             "weight_exclude": list(options.weight_exclude),
             "n_shards": options.n_shards,

@@ -14,7 +14,7 @@ from tl_aniso.capturing.objectives import Targets
 from tl_aniso.capturing.sums import HALVES, MAIN, EnergyKey, SumKey, Sums
 from tl_aniso.errors import UndefinedMeasureError
 from tl_aniso.projection import Factor, Rows, control_energy, embedding_factor, gradient_energy
-from tl_aniso.sites import EMBEDDING
+from tl_aniso.sites import EMBEDDING, head_site
 from tl_aniso.text.sequences import Batch
 from tl_aniso.weight_moments import (
     RowWeights,
@@ -140,17 +140,21 @@ class Reducer:
 
     def matrix_gradient(self, matrix: Matrix, inputs: Tensor, gradient: Tensor) -> None:
         """The gradient at a matrix's output: with its input, all that the weight gradient is made of."""
-        if matrix.role == "writer":
-            site = matrix.sites[0]
-            if site in self.wanted.weights:
-                factor = Factor(self._joined(inputs.float() * self._carries[..., None]))
-                self._add_weight(site, self._rows(gradient, None), factor)
-            return
+        writer = matrix.role == "writer"
         parts = matrix.split(gradient) if matrix.split else (gradient,)
-        for site, part in zip(matrix.sites, parts, strict=True):
+        for number, (site, values) in enumerate(zip(matrix.sites, (inputs,) if writer else parts, strict=True)):
+            heads = matrix.head_counts[number] if matrix.head_counts else 0
+            names = [head_site(site, head) for head in range(heads)]
+            if not self.wanted.weights.intersection((site, *names)):
+                continue
+            rows = self._rows(gradient, None) if writer else self._rows(inputs, matrix.activation)
+            factor = self._factor(values.float(), always=writer)
             if site in self.wanted.weights:
-                factor = Factor(self._joined(self._masked(part.float())))
-                self._add_weight(site, self._rows(inputs, matrix.activation), factor)
+                self._add_weight(site, rows, Factor(factor))
+            # A head holds neighbouring columns of the factor, so its rows of G are a gradient of their own.
+            for name, part in zip(names, factor.unflatten(-1, (heads, -1)).unbind(-2) if heads else (), strict=True):
+                if name in self.wanted.weights:
+                    self._add_weight(name, rows, Factor(part))
 
     def embedding_gradient(self, gradient: Float[Tensor, "batch length d"]) -> None:
         """The gradient at the embedding's output: rows with the same token add up in the table."""
@@ -197,9 +201,10 @@ class Reducer:
         self.sums.tally(f"energy_kept|{site}|{self._half}", float((energy * keep).sum()))
         return keep
 
-    def _masked(self, factor: Tensor) -> Tensor:
+    def _factor(self, values: Tensor, *, always: bool) -> Tensor:
         """Zero where nothing is carried; without filters a reader's output gradient is zero there by itself."""
-        return factor * self._carries[..., None] if self.wanted.weight_exclude else factor
+        masked = values * self._carries[..., None] if always or self.wanted.weight_exclude else values
+        return self._joined(masked)
 
     def _joined(self, values: Tensor) -> Tensor:
         """The tensor of a batch as that of its units: as it is, or as of one sequence of all its tokens."""

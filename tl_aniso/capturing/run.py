@@ -42,6 +42,7 @@ def capture(
     objective: Any = None,
     unit: str = "sequence",
     basis: str = "own",
+    heads: bool = False,
     exclude: str | Sequence[str] = ("special", "sink"),
     weight_exclude: str | Sequence[str] = (),
     keep_rows: int = 0,
@@ -82,6 +83,8 @@ def capture(
             batches then keep within a half and a shard, and `batch_size` is part of what is measured.
         basis: "own": a reader's proxy lives on its own input, a writer's on its own output. "residual": on the
             residual stream, where the reader reads it (before its norm) or the writer has written into it.
+        heads: measure W_Q, W_K, W_V and W_O of every chosen site head by head too, as ``blocks.0.attn.W_Q.3``; single
+            heads can be named in `sites`.
         exclude: row filters for activations and their gradients: "special" tokens, and "sink" positions, whose
             residual norm exceeds 10 times the median of their sequence.
         weight_exclude: "special" leaves special tokens out of weight gradients, which are then no longer dL/dW.
@@ -121,6 +124,7 @@ def capture(
         objective=objective,
         unit=unit,
         basis=basis,
+        heads=heads,
         exclude=exclude,
         weight_exclude=weight_exclude,
         keep_rows=keep_rows,
