@@ -225,7 +225,7 @@ class TestOptions:
             {"objective": "mlm"},
             {"unit": "token"},
             {"basis": "tangent"},
-            {"keep_rows": 10},
+            {"keep_rows": -1},
             {"n_shards": 0},
             {"n_shards": 2.5},
             {"dtype": torch.float16},

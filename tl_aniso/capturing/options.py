@@ -30,6 +30,7 @@ class Options:
         objective: name of the loss.
         losses: the loss itself where it is the user's.
         heads: whether attention matrices are measured head by head too.
+        keep_rows: rows kept of each activation site and half.
     """
 
     gradients: tuple[str, ...]
@@ -45,6 +46,7 @@ class Options:
     seed: int
     losses: Losses | None = None
     heads: bool = False
+    keep_rows: int = 0
 
     @property
     def autocast(self) -> torch.dtype | None:
@@ -85,8 +87,6 @@ def check_options(
         )
     if not isinstance(heads, bool):
         raise TlAnisoError(f"heads must be True or False, got {heads!r}; name single heads with sites=...")
-    if keep_rows:
-        raise TlAnisoError(f"keep_rows={keep_rows} is not supported; captures keep sums only (keep_rows=0)")
     name = str(dtype).removeprefix("torch.") if dtype is not None else "float32"
     if name not in _DTYPES:
         raise TlAnisoError(f"dtype {dtype!r} is not supported; use one of {', '.join(_DTYPES)} (autocast)")
@@ -112,6 +112,7 @@ def check_options(
         seed=as_integer("seed", seed, least=0, most=MOST_SEED),
         losses=losses,
         heads=heads,
+        keep_rows=as_integer("keep_rows", keep_rows, least=0),
     )
 
 

@@ -32,7 +32,7 @@ class Plan:
         sites: every site name that the capture will answer to.
         matrices: weight sites and matrix activations whose modules are hooked.
         n_sums: number of d x d sums.
-        n_bytes: their size.
+        n_bytes: their size, with that of the rows that are kept.
         proxy_sites: weight site -> where its proxy lives, where that is not on its own input or output.
         proxy_ids: gradient site -> the proxy that its gradients are projected on.
     """
@@ -112,6 +112,8 @@ def make_plan(
         exclude=options.exclude,
         weight_exclude=options.weight_exclude,
         unit=options.unit,
+        keep_rows=options.keep_rows,
+        seed=options.seed,
     )
     passes = 1 + len(options.extra_passes)
     summed = [(s, 1) for s in activations] + [(s, passes) for s in gradients]
@@ -125,7 +127,7 @@ def make_plan(
         names,
         frozenset((*(whole_site(s) for s in weights), *inner)),
         n_sums,
-        n_sums * layout.d_model**2 * _BYTES,
+        n_sums * layout.d_model**2 * _BYTES + n_halves * len(activations) * options.keep_rows * layout.d_model * 4,
         places,
         {site: chosen_proxies[site].proxy_id for site in sorted(chosen_proxies)},
     )
@@ -142,7 +144,7 @@ def check_size(plan: Plan, max_bytes: int | None) -> None:
         raise TlAnisoError(
             f"this capture would hold {plan.n_sums} d x d sums, {plan.n_bytes / 1e9:.2f} GB, above the limit of "
             f"{limit / 1e9:.2f} GB; name fewer sites or shard_sites, pass proxies (weight gradients are then "
-            "projected), or raise max_bytes"
+            "projected), keep fewer rows, or raise max_bytes"
         )
 
 

@@ -18,7 +18,7 @@ from tl_aniso.text import Batch
 
 __all__ = ["FORMAT_VERSION", "describe", "fingerprint"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 # Per tensor: enough elements that two checkpoints of one model differ in some, few enough to hash in a moment.
 _SAMPLED = 4096
@@ -77,6 +77,7 @@ def describe(
             "batch_size": batch_size if options.unit == "batch" else None,
             "basis": options.basis,
             "heads": options.heads,
+            "keep_rows": options.keep_rows,
             "exclude": list(options.exclude),
             "weight_exclude": list(options.weight_exclude),
             "n_shards": options.n_shards,

@@ -4,16 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tl_aniso.capturing.head import Head
+from tl_aniso.capturing.kept_rows import RowsKey, batch_keys
 from tl_aniso.capturing.layout import Layout, Matrix
 from tl_aniso.capturing.objectives import Targets
 from tl_aniso.capturing.sums import HALVES, MAIN, EnergyKey, SumKey, Sums
 from tl_aniso.errors import UndefinedMeasureError
 from tl_aniso.projection import Factor, Rows, control_energy, embedding_factor, gradient_energy
+from tl_aniso.reservoir import Reservoir
 from tl_aniso.sites import EMBEDDING, head_site
 from tl_aniso.text.sequences import Batch
 from tl_aniso.weight_moments import (
@@ -47,6 +50,8 @@ class Wanted:
         exclude: row filters of activations and their gradients, of "special" and "sink".
         weight_exclude: row filters of weight gradients, "special" only.
         unit: whose gradient G is: one "sequence"'s, or one "batch"'s, which then counts as one long sequence.
+        keep_rows: rows kept of each activation site and half.
+        seed: of the choice of rows.
     """
 
     activations: frozenset[str] = frozenset()
@@ -61,6 +66,8 @@ class Wanted:
     exclude: tuple[str, ...] = ("special", "sink")
     weight_exclude: tuple[str, ...] = ()
     unit: str = "sequence"
+    keep_rows: int = 0
+    seed: int = 0
 
 
 class Reducer:
@@ -75,6 +82,7 @@ class Reducer:
         self._summed: set[str] = set()
         self._keep: dict[str, Tensor] = {}
         self._shared: dict[str, Rows] = {}
+        self._keys: np.ndarray | None = None
 
     # -- one batch ---------------------------------------------------------------------------------------------
 
@@ -90,6 +98,7 @@ class Reducer:
         self._summed.clear()
         self._keep.clear()
         self._shared.clear()
+        self._keys = None
 
     @property
     def counted(self) -> Bool[Tensor, "batch length"]:
@@ -223,7 +232,24 @@ class Reducer:
         found = self._shards_of(kind)
         return [((found == s).nonzero()[:, 0], replace(key, shard=s)) for s in found.unique().tolist()]
 
+    def _sample_rows(self, site: str, value: Tensor, keep: Bool[Tensor, "batch length"]) -> None:
+        """Offer rows to the site's reservoir; `_add_rows` may overwrite its own copy of them."""
+        key = RowsKey(site, self._half)
+        if key not in self.sums.rows:
+            self.sums.rows[key] = Reservoir(value.shape[-1], self.wanted.keep_rows, seed=self.wanted.seed)
+        if self._keys is None:
+            self._keys = batch_keys(self._batch)
+        places = keep.flatten().nonzero()[:, 0]
+        rows = value.flatten(0, 1)
+        try:
+            chosen = rows if len(places) == len(rows) else rows.index_select(0, places)
+            self.sums.rows[key].update(chosen, self._keys.reshape(-1)[places.cpu().numpy()])
+        except UndefinedMeasureError as error:
+            raise UndefinedMeasureError(f"activation at {site}: {error}") from error
+
     def _add_rows(self, kind: str, site: str, value: Tensor, keep: Bool[Tensor, "batch length"]) -> None:
+        if kind == "activation" and self.wanted.keep_rows:
+            self._sample_rows(site, value, keep)
         for rows, key in self._parts(kind, "none", site):
             moments = self.sums.moment(key, value.shape[-1], value.device)
             try:

@@ -88,7 +88,8 @@ def capture(
         exclude: row filters for activations and their gradients: "special" tokens, and "sink" positions, whose
             residual norm exceeds 10 times the median of their sequence.
         weight_exclude: "special" leaves special tokens out of weight gradients, which are then no longer dL/dW.
-        keep_rows: only 0.
+        keep_rows: rows kept of every activation site and half, in ``.rows``, for what sums cannot answer: a uniform
+            sample of the rows that the filters leave, at the same places of a text in every model and batch size.
         seq_len: tokens in a sequence, min(512, context) by default.
         batch_size: sequences in a batch; changes speed, not results (but see `unit`).
         n_shards: shards of documents for jackknife intervals.
@@ -96,7 +97,7 @@ def capture(
         max_bytes: refuse to hold more than this; by default 60% of the free memory.
         dtype: None or "float32"; "bfloat16" runs under autocast.
         device: checked against where the model is, which is never moved.
-        seed: seed of permuted labels.
+        seed: seed of permuted labels and of kept rows.
         progress: show the size, and progress with an estimate.
         tokenizer: the model's tokenizer, found by itself where the model was loaded from a path or id.
         pooled: d x d sums of weight gradients: "all" of them, of the "effect" without its controls, or "none"; by

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from tl_aniso.capturing.kept_rows import SiteRows
 from tl_aniso.capturing.sums import HALVES, MAIN, Energies, EnergyKey, Kind, Sums
 from tl_aniso.errors import MergeError, SiteError, TlAnisoError
 from tl_aniso.moments import Moments
@@ -116,6 +117,11 @@ class Capture:
     def activations(self) -> SiteMoments:
         """Moments of activations by residual site, and by input and output site where they were asked for."""
         return self._site_moments(MAIN, "activation", "none", self._halves)
+
+    @property
+    def rows(self) -> SiteRows:
+        """Activation site -> at most ``keep_rows`` of its rows, a uniform sample: float32, on the CPU."""
+        return SiteRows(self._sums.rows, self._halves, self.sites, self._aliases)
 
     @property
     def activation_gradients(self) -> SiteMoments:
