@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
-from tl_aniso.weight_moments import RowWeights, gram_kernel
+from tl_aniso.weight_moments import RowWeights, gram_kernel, second_moment, symmetric_product
 
-__all__ = ["Factor", "Rows", "control_energy", "gradient_energy"]
+__all__ = ["Factor", "Formed", "Rows", "control_energy", "embedding_factor", "gradient_energy"]
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,33 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Factor:
-    """The other side of a matrix: its rows F, or their inner products alone where F is too wide to keep.
+class Formed:
+    """What is known of a weight gradient G = F^T R that was formed, in slices, and dropped.
 
     Attributes:
-        values: F, zero at positions that carry nothing; None where only the kernel is known.
+        moment: G^T G of each sequence.
+        norms: squared norms of the rows of F.
+        total: squared norm of their sum.
+    """
+
+    moment: Float[Tensor, "batch d d"]
+    norms: Float[Tensor, "batch length"]
+    total: Float[Tensor, " batch"]
+
+
+@dataclass(frozen=True)
+class Factor:
+    """The other side of a matrix: its rows F, or less of them where F is too wide to keep.
+
+    Attributes:
+        values: F, zero at positions that carry nothing; None where only the kernel, or G^T G, is known.
         inner: the kernel, if already at hand.
+        formed: what is left of a G that was formed elsewhere.
     """
 
     values: Float[Tensor, "batch length side"] | None
     inner: Float[Tensor, "batch length length"] | None = None
+    formed: Formed | None = None
 
     @cached_property
     def kernel(self) -> Float[Tensor, "batch length length"]:
@@ -79,15 +96,44 @@ class Factor:
             raise ValueError("a factor needs its rows or its kernel")
         return gram_kernel(self.values)
 
+    def moment(self, rows: Rows, part: Tensor | slice) -> Float[Tensor, "d d"]:
+        """Sum of G^T G over some of the sequences."""
+        if self.formed is not None:
+            return self.formed.moment[part].sum(0)
+        values = None if self.values is None else self.values[part]
+        return second_moment(rows.values[part], values, self.kernel[part] if values is None else None)
+
     @cached_property
     def norms(self) -> Float[Tensor, "batch length"]:
         """Squared norms of the rows of F."""
+        if self.formed is not None:
+            return self.formed.norms
         return self.kernel.diagonal(dim1=1, dim2=2) if self.values is None else self.values.square().sum(2)
 
     @cached_property
     def total(self) -> Float[Tensor, " batch"]:
         """Squared norm of the sum of the rows of F."""
+        if self.formed is not None:
+            return self.formed.total
         return self.kernel.sum((1, 2)) if self.values is None else self.values.sum(1).square().sum(1)
+
+
+def embedding_factor(rows: Rows, ids: Integer[Tensor, "one length"]) -> Factor:
+    """The factor of an embedding for one long sequence, through the rows of its gradient that are not zero.
+
+    Example:
+        >>> import torch
+        >>> rows = Rows(torch.tensor([[[1.0], [2.0], [5.0]]]), torch.ones(1, 3, dtype=torch.bool))
+        >>> embedding_factor(rows, torch.tensor([[8, 9, 8]])).formed.moment.item()
+        40.0
+    """
+    carries = rows.carries[0].to(rows.values.dtype)
+    tokens, place = torch.unique(ids[0], return_inverse=True)
+    gradient = rows.values.new_zeros((len(tokens), rows.values.shape[2]))
+    gradient.index_add_(0, place, rows.values[0] * carries[:, None])
+    counts = carries.new_zeros(len(tokens)).index_add_(0, place, carries)
+    moment = symmetric_product(gradient, gradient)
+    return Factor(None, formed=Formed(moment[None], carries[None], counts.square().sum()[None]))
 
 
 def gradient_energy(
@@ -103,6 +149,9 @@ def gradient_energy(
         >>> torch.allclose(along.sum(1), total)
         True
     """
+    if factor.formed is not None:
+        moment = factor.formed.moment
+        return ((moment @ basis) * basis).sum(1), moment.diagonal(dim1=1, dim2=2).sum(1)
     coordinates = rows.coordinates(basis)
     if factor.values is None:
         along = (torch.bmm(factor.kernel, coordinates) * coordinates).sum(1)

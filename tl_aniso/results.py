@@ -8,6 +8,7 @@ import pandas as pd
 
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.evidence import EnergyShares
+from tl_aniso.sites import whole_site
 
 if TYPE_CHECKING:
     from tl_aniso.difference import Difference
@@ -30,10 +31,17 @@ def geometric_mean(values: Any) -> float:
 def group_of(site: str) -> str:
     """The group of sites that a table averages over: readers and writers of blocks, residual, (un)embedding.
 
+    Single heads are groups of their own, so that a matrix is not counted again through its heads.
+
     Example:
         >>> group_of("blocks.0.attn.W_Q"), group_of("blocks.0.mlp.W_out"), group_of("unembed.W_U")
         ('readers', 'writers', 'unembedding')
+        >>> group_of("blocks.0.attn.W_Q.3")
+        'readers by head'
     """
+    whole = whole_site(site)
+    if whole != site:
+        return f"{group_of(whole)} by head"
     if site.startswith("unembed"):
         return "unembedding"
     if site.startswith("embed"):

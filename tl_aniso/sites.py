@@ -5,6 +5,7 @@ Residual sites and weight sites keep the names that TransformerLens users know:
 * residual stream: ``blocks.{i}.hook_resid_pre``, ``hook_resid_mid``, ``hook_resid_post``
 * weight matrices: ``blocks.{i}.attn.W_Q|W_K|W_V|W_O``, ``blocks.{i}.mlp.W_in|W_gate|W_out``, ``embed.W_E``,
   ``unembed.W_U``
+* one attention head of a matrix: ``blocks.{i}.attn.W_Q.{h}``, and so for W_K, W_V (at their own number) and W_O
 * what a reader sees, after its norm: ``blocks.{i}.attn.input``, ``blocks.{i}.mlp.input``, ``unembed.input``
 * what a writer adds: ``{writer}.output``
 
@@ -18,13 +19,15 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from tl_aniso.errors import SiteError
+from tl_aniso.errors import SiteError, TlAnisoError
 
 __all__ = [
+    "BASES",
     "EMBEDDING",
     "UNEMBEDDING",
     "UNEMBEDDING_INPUT",
     "Role",
+    "head_site",
     "input_site",
     "layer_of",
     "output_site",
@@ -33,10 +36,12 @@ __all__ = [
     "role_of",
     "select_sites",
     "weight_site",
+    "whole_site",
 ]
 
 Role = Literal["residual", "reader", "writer", "embedding", "input", "output"]
 
+BASES = ("own", "residual")
 EMBEDDING = "embed.W_E"
 UNEMBEDDING = "unembed.W_U"
 UNEMBEDDING_INPUT = "unembed.input"
@@ -45,12 +50,13 @@ _ATTENTION_READERS = ("W_Q", "W_K", "W_V")
 _MLP_READERS = ("W_in", "W_gate")
 _WRITERS = ("W_O", "W_out")
 _LAYER = re.compile(r"^blocks\.(\d+)\.")
+_HEAD = re.compile(r"^(blocks\.\d+\.attn\.W_[QKVO])\.\d+$")
 _PATTERNS: tuple[tuple[re.Pattern[str], Role], ...] = (
     (re.compile(r"^blocks\.\d+\.hook_resid_(pre|mid|post)$"), "residual"),
-    (re.compile(r"^blocks\.\d+\.attn\.W_[QKV]$"), "reader"),
+    (re.compile(r"^blocks\.\d+\.attn\.W_[QKV](\.\d+)?$"), "reader"),
     (re.compile(r"^blocks\.\d+\.mlp\.W_(in|gate)$"), "reader"),
     (re.compile(r"^unembed\.W_U$"), "reader"),
-    (re.compile(r"^blocks\.\d+\.(attn\.W_O|mlp\.W_out)$"), "writer"),
+    (re.compile(r"^blocks\.\d+\.(attn\.W_O(\.\d+)?|mlp\.W_out)$"), "writer"),
     (re.compile(r"^embed\.W_E$"), "embedding"),
     (re.compile(r"^(blocks\.\d+\.(attn|mlp)|unembed)\.input$"), "input"),
     (re.compile(r"^blocks\.\d+\.(attn\.W_O|mlp\.W_out)\.output$"), "output"),
@@ -78,6 +84,22 @@ def output_site(writer: str) -> str:
     return f"{writer}.output"
 
 
+def head_site(site: str, head: int) -> str:
+    """Name of one attention head of a weight site."""
+    return f"{site}.{head}"
+
+
+def whole_site(site: str) -> str:
+    """The whole matrix of a head's site; any other site as it is.
+
+    Example:
+        >>> whole_site("blocks.3.attn.W_Q.11"), whole_site("blocks.3.attn.W_Q")
+        ('blocks.3.attn.W_Q', 'blocks.3.attn.W_Q')
+    """
+    match = _HEAD.match(site)
+    return match.group(1) if match else site
+
+
 def role_of(site: str) -> Role:
     """What kind of site a name denotes.
 
@@ -99,17 +121,35 @@ def layer_of(site: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def proxy_site(site: str) -> str:
+def proxy_site(site: str, basis: str = "own", *, has_mid: bool = True, n_layers: int | None = None) -> str:
     """The activation site whose tangent proxy belongs to a site.
 
-    A reader's proxy is fitted on the reader's own input as the matrix sees it, a writer's on its own output, the
-    embedding's on the input of block 0; an activation site is its own.
+    With ``basis="own"`` a reader's proxy is fitted on the reader's own input as the matrix sees it, a writer's on its
+    own output. With ``basis="residual"`` it is fitted on the residual stream: where a reader reads it, before its norm,
+    and where a writer has written into it. The embedding's is the input of block 0; a head's is its matrix'; an
+    activation site is its own.
+
+    Args:
+        site: any site.
+        basis: "own" or "residual".
+        has_mid: whether blocks have a residual between attention and MLP (parallel ones do not).
+        n_layers: number of blocks, which only the residual of the unembedding depends on.
+
+    Raises:
+        SiteError: an unknown name, or the unembedding's residual without `n_layers`.
+        TlAnisoError: another basis.
 
     Example:
         >>> proxy_site("blocks.2.attn.W_K"), proxy_site("blocks.2.mlp.W_out"), proxy_site("embed.W_E")
         ('blocks.2.attn.input', 'blocks.2.mlp.W_out.output', 'blocks.0.hook_resid_pre')
+        >>> proxy_site("blocks.2.attn.W_K", "residual"), proxy_site("blocks.2.attn.W_O", "residual")
+        ('blocks.2.hook_resid_pre', 'blocks.2.hook_resid_mid')
     """
-    role = role_of(site)
+    if basis not in BASES:
+        raise TlAnisoError(f"basis {basis!r} is not supported; use one of {', '.join(BASES)}")
+    role, site = role_of(site), whole_site(site)
+    if basis == "residual" and role in ("reader", "writer"):
+        return _residual_of(site, has_mid, n_layers)
     if role == "reader":
         return UNEMBEDDING_INPUT if site == UNEMBEDDING else site.rsplit(".", 1)[0] + ".input"
     if role == "writer":
@@ -117,6 +157,18 @@ def proxy_site(site: str) -> str:
     if role == "embedding":
         return residual_site(0, "pre")
     return site
+
+
+def _residual_of(site: str, has_mid: bool, n_layers: int | None) -> str:
+    layer = layer_of(site)
+    if layer is None:
+        if n_layers is None:
+            raise SiteError(f"the residual site of {site} is that of the last block; say how many there are: n_layers=")
+        return residual_site(n_layers - 1, "post")
+    attention = ".attn." in site
+    if role_of(site) == "reader":
+        return residual_site(layer, "pre" if attention or not has_mid else "mid")
+    return residual_site(layer, "mid" if attention and has_mid else "post")
 
 
 def select_sites(wanted: Sequence[str] | None, available: Iterable[str]) -> list[str]:

@@ -163,6 +163,24 @@ class TangentProxies(Mapping[str, TangentProxy]):
             return self._proxies[resolved]
         raise MissingProxyError(f"no proxy for {site} (looked for {resolved}); there are: {', '.join(self._proxies)}")
 
+    def at(self, site: str, place: str | None = None) -> TangentProxy:
+        """The proxy of a site, where need be by the activation site at which it lives (``basis="residual"``).
+
+        Args:
+            site: any site; what the proxy is asked for.
+            place: activation site; None for the one that belongs to `site` by its name.
+
+        Raises:
+            SiteError: no proxy there.
+        """
+        if place is None:
+            return self[site]
+        if place not in self._proxies:
+            raise MissingProxyError(
+                f"no proxy for {site}: with basis='residual' it lives at {place}; there are: {', '.join(self._proxies)}"
+            )
+        return self._proxies[place]
+
     def __contains__(self, site: object) -> bool:
         try:
             self[site]  # type: ignore[index]

@@ -14,7 +14,7 @@ from tl_aniso.capturing import files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-OPTIONS: dict[str, Any] = {"progress": False, "extra_passes": "shuffled_labels"}
+OPTIONS: dict[str, Any] = {"progress": False, "extra_passes": "shuffled_labels", "keep_rows": 7, "heads": True}
 
 
 @cache
@@ -38,6 +38,12 @@ def assert_same(got: Capture, expected: Capture) -> None:
     assert got._sums.energies.keys() == expected._sums.energies.keys()
     assert all(torch.equal(got._sums.energies[key], table) for key, table in expected._sums.energies.items())
     assert got._sums.tallies == expected._sums.tallies
+    assert got._sums.rows.keys() == expected._sums.rows.keys()
+    for key, rows in expected._sums.rows.items():
+        other = got._sums.rows[key]
+        assert (other.n_seen, other.capacity, other.seed) == (rows.n_seen, rows.capacity, rows.seed)
+        assert torch.equal(other.rows, rows.rows)
+        assert (other.keys == rows.keys).all()
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -140,8 +146,23 @@ def test_another_format_is_named(tmp_path: Path) -> None:
     document = json.loads((saved / "capture.json").read_text())
     document["metadata"]["format_version"] = 99
     (saved / "capture.json").write_text(json.dumps(document))
-    with pytest.raises(TlAnisoError, match=r"format 99.*reads format 1"):
+    with pytest.raises(TlAnisoError, match=r"format 99.*reads formats 1 to 2"):
         Capture.load(saved)
+
+
+def test_captures_of_format_1_are_read_and_merged(tmp_path: Path) -> None:
+    model, documents = tiny_model("neox-sequential", layers=1), random_documents()
+    whole, first, second = (capture(model, d, progress=False) for d in (documents, documents[:5], documents[5:]))
+    saved = first.save(tmp_path / "a")
+    document = json.loads((saved / "capture.json").read_text())
+    document["metadata"]["format_version"] = 1
+    del document["rows"], document["metadata"]["text"]["n_units"], document["sha256"]
+    for option in ("batch_size", "heads", "keep_rows", "proxy_sites"):
+        del document["metadata"]["options"][option]
+    document["sha256"] = files._checksum(document, saved / "sums.safetensors")
+    (saved / "capture.json").write_text(json.dumps(document))
+    assert_same(Capture.load(saved), first)
+    assert Capture.load(saved).merge(second).metadata == whole.metadata
 
 
 def test_what_a_capture_hands_out_is_a_copy() -> None:

@@ -235,10 +235,6 @@ class TestOthers:
         with pytest.raises(ModelError, match="use_bidirectional_attention"):
             bind(tiny_model("gemma3", use_bidirectional_attention=True))
 
-    def test_soft_capped_logits(self) -> None:
-        with pytest.raises(ModelError, match="final_logit_softcapping"):
-            bind(tiny_model("gemma3", final_logit_softcapping=3.0))
-
     def test_every_supported_class_is_one_of_transformers(self) -> None:
         assert {name for name in SUPPORTED_CLASSES if not hasattr(transformers, name)} == set()
         assert len(SUPPORTED_CLASSES) == len(set(SUPPORTED_CLASSES)) == 9

@@ -5,6 +5,7 @@ formed, fused projections taken apart by slicing, float64 throughout.
 """
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,7 @@ class Reference:
         factors: the other side F, length x other side.
         inputs: what each matrix was given, length x its input side.
         outputs: what each matrix made of it; fused projections as a whole.
+        losses: summed loss.
     """
 
     residuals: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -33,6 +35,7 @@ class Reference:
     factors: dict[str, list[Tensor]] = field(default_factory=dict)
     inputs: dict[str, list[Tensor]] = field(default_factory=dict)
     outputs: dict[str, list[Tensor]] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
 
     def second_moment(self, site: str) -> Tensor:
         """Mean over sequences of G^T G."""
@@ -44,8 +47,17 @@ class Reference:
         return rows.T @ rows / len(rows)
 
 
-def reference_gradients(model: Any, sequences: list[list[int]], *, targets: list[list[int]] | None = None) -> Reference:
-    """Everything a capture sums, for a summed next-token loss; `targets` overrides what each position predicts."""
+def reference_gradients(
+    model: Any,
+    sequences: list[list[int]],
+    *,
+    targets: list[list[int]] | None = None,
+    losses: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
+) -> Reference:
+    """Everything a capture sums, for a summed next-token loss; `targets` overrides what each position predicts.
+
+    `losses` replaces the loss by the sum of what it makes of logits, ids and mask.
+    """
     own = copy.deepcopy(model).double().eval()
     if own.config.tie_word_embeddings:
         own.lm_head.weight = torch.nn.Parameter(own.lm_head.weight.detach().clone())
@@ -53,11 +65,11 @@ def reference_gradients(model: Any, sequences: list[list[int]], *, targets: list
     own.requires_grad_(True)
     found = Reference()
     for number, ids in enumerate(sequences):
-        _one(own, torch.tensor([ids]), None if targets is None else torch.tensor(targets[number]), found)
+        _one(own, torch.tensor([ids]), None if targets is None else torch.tensor(targets[number]), losses, found)
     return found
 
 
-def _one(model: Any, ids: Tensor, targets: Tensor | None, found: Reference) -> None:
+def _one(model: Any, ids: Tensor, targets: Tensor | None, losses: Any, found: Reference) -> None:
     seen: dict[str, Tensor] = {}
     modules = _modules(model)
     blocks = {f"blocks.{i}.hook_resid_pre": block for i, block in enumerate(_blocks(model))}
@@ -78,7 +90,11 @@ def _one(model: Any, ids: Tensor, targets: Tensor | None, found: Reference) -> N
     for handle in handles:
         handle.remove()
     wanted = ids[0, 1:] if targets is None else targets
-    loss = torch.nn.functional.cross_entropy(logits[:-1], wanted, reduction="sum")
+    if losses is None:
+        loss = torch.nn.functional.cross_entropy(logits[:-1], wanted, reduction="sum")
+    else:
+        loss = losses(logits[None], ids, torch.ones_like(ids, dtype=torch.bool)).sum()
+    found.losses.append(float(loss.detach()))
 
     # The residual after attention is what came in plus what the attention branch adds, whoever reads it later. The
     # branch's last tensor is used in that sum alone, so the loss' gradient there is the gradient at the sum.

@@ -25,6 +25,8 @@ ROLES = {
     "blocks.3.mlp.W_gate": "reader",
     "unembed.W_U": "reader",
     "blocks.3.attn.W_O": "writer",
+    "blocks.3.attn.W_K.12": "reader",
+    "blocks.3.attn.W_O.0": "writer",
     "blocks.3.mlp.W_out": "writer",
     "embed.W_E": "embedding",
     "blocks.3.attn.input": "input",
@@ -42,9 +44,20 @@ PROXIES = {
     "blocks.3.attn.W_O": "blocks.3.attn.W_O.output",
     "blocks.3.mlp.W_out": "blocks.3.mlp.W_out.output",
     "embed.W_E": "blocks.0.hook_resid_pre",
+    "blocks.3.attn.W_K.12": "blocks.3.attn.input",
+    "blocks.3.attn.W_O.0": "blocks.3.attn.W_O.output",
     "unembed.W_U": "unembed.input",
 }
-WRONG = ("blocks.0.hook_in", "blocks.x.attn.W_Q", "blocks.0.attn.W_in", "W_Q", "embed", "xblocks.0.attn.W_Q", "")
+WRONG = (
+    "blocks.0.hook_in",
+    "blocks.x.attn.W_Q",
+    "blocks.0.attn.W_in",
+    "W_Q",
+    "embed",
+    "blocks.0.mlp.W_in.0",
+    "xblocks.0.attn.W_Q",
+    "",
+)
 
 
 @pytest.mark.parametrize(("site", "role"), ROLES.items())

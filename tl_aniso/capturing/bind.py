@@ -42,11 +42,5 @@ def bind(model: Any) -> Layout:
         layout = bind_huggingface(model, family_of(model))
     if not layout.blocks:
         raise ModelError(f"this {layout.class_name} has no blocks; there is no residual stream to measure")
-    # To be deleted once the head of the loss applies the cap.
-    if layout.softcap is not None:
-        raise ModelError(
-            f"this {layout.class_name} soft-caps its logits (config.final_logit_softcapping), which is not supported "
-            "yet; set it to None to measure the model without"
-        )
     check_weights(layout)
     return layout

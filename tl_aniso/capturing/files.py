@@ -7,20 +7,25 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from tl_aniso.capturing.kept_rows import RowsKey
 from tl_aniso.capturing.provenance import FORMAT_VERSION
 from tl_aniso.capturing.store import Capture
 from tl_aniso.capturing.sums import EnergyKey, SumKey, Sums
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.moments import Moments
+from tl_aniso.reservoir import Reservoir
 
 __all__ = ["load_capture", "save_capture"]
 
 _TENSORS = "sums.safetensors"
 _METADATA = "capture.json"
+# Options that format 1 did not know, with the value that it had.
+_SINCE_FORMAT_1: dict[str, Any] = {"batch_size": None, "heads": False, "keep_rows": 0, "proxy_sites": {}}
 
 
 def save_capture(capture: Capture, directory: Path) -> Path:
@@ -36,12 +41,18 @@ def save_capture(capture: Capture, directory: Path) -> Path:
             tensors[f"mean|{key.text()}"] = value.mean.cpu()
     for energy, table in capture._sums.energies.items():
         tensors[f"energy|{energy.text()}"] = table.contiguous()
+    rows: dict[str, dict[str, int]] = {}
+    for place, kept in capture._sums.rows.items():
+        rows[place.text()] = {"n_seen": kept.n_seen, "capacity": kept.capacity, "seed": kept.seed}
+        tensors[f"rows|{place.text()}"] = kept.rows
+        tensors[f"keys|{place.text()}"] = torch.from_numpy(kept.keys.view(np.int64))
     document = {
         "metadata": capture._metadata,
         "aliases": capture._aliases,
         "halves": list(capture._halves),
         "tallies": capture._sums.tallies,
         "moments": moments,
+        "rows": rows,
     }
     temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}")
     try:
@@ -64,12 +75,14 @@ def load_capture(directory: Path) -> Capture:
     try:
         document = json.loads((directory / _METADATA).read_text(encoding="utf-8"))
         found = document["metadata"]["format_version"]
-        if found != FORMAT_VERSION:
+        if found not in (1, FORMAT_VERSION):
             raise TlAnisoError(
-                f"{directory} has format {found}; this version of tl_aniso reads format {FORMAT_VERSION}"
+                f"{directory} has format {found}; this version of tl_aniso reads formats 1 to {FORMAT_VERSION}"
             )
         if document.pop("sha256") != _checksum(document, directory / _TENSORS):
             raise TlAnisoError(f"the capture in {directory} is damaged: its files are not as they were written")
+        if found == 1:
+            _update(document)
         return _restored(document, load_file(directory / _TENSORS))
     except FileNotFoundError as error:
         raise TlAnisoError(f"{directory} holds no capture ({error.filename} is missing)") from error
@@ -77,6 +90,16 @@ def load_capture(directory: Path) -> Capture:
         raise TlAnisoError(f"the capture in {directory} cannot be read: {error}") from error
     except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise TlAnisoError(f"the capture in {directory} is damaged: {error}") from error
+
+
+def _update(document: dict[str, Any]) -> None:
+    """Say what format 1 left unsaid, since there was one choice only."""
+    metadata = document["metadata"]
+    metadata["format_version"] = FORMAT_VERSION
+    for option, value in _SINCE_FORMAT_1.items():
+        metadata["options"].setdefault(option, value)
+    metadata["text"].setdefault("n_units", dict(metadata["text"]["n_sequences"]))
+    document.setdefault("rows", {})
 
 
 def _restored(document: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Capture:
@@ -88,6 +111,10 @@ def _restored(document: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Cap
     for name, table in tensors.items():
         if name.startswith("energy|"):
             sums.energies[EnergyKey.parse(name.removeprefix("energy|"))] = table
+    for text, kept in document["rows"].items():
+        rows, keys = tensors[f"rows|{text}"], tensors[f"keys|{text}"]
+        found = Reservoir.from_state(rows, keys, kept["n_seen"], kept["capacity"], seed=kept["seed"])
+        sums.rows[RowsKey.parse(text)] = found
     sums.tallies = document["tallies"]
     return Capture(sums, document["metadata"], document["aliases"], tuple(document["halves"]))
 

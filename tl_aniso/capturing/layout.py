@@ -19,10 +19,13 @@ from tl_aniso.sites import (
     UNEMBEDDING,
     UNEMBEDDING_INPUT,
     Role,
+    head_site,
     input_site,
     output_site,
+    proxy_site,
     residual_site,
     weight_site,
+    whole_site,
 )
 
 __all__ = ["Block", "Layout", "Matrix", "Split", "block_matrices", "fused_heads", "fused_thirds", "unembedding"]
@@ -152,9 +155,27 @@ class Layout:
         return (EMBEDDING, *(site for matrix in self.matrices for site in matrix.sites))
 
     @cached_property
+    def head_counts(self) -> Mapping[str, int]:
+        """Weight site -> number of its attention heads, where it has any."""
+        return {s: n for m in self.matrices if m.head_counts for s, n in zip(m.sites, m.head_counts, strict=True)}
+
+    @cached_property
+    def head_sites(self) -> tuple[str, ...]:
+        """Every attention head of every weight site."""
+        return tuple(head_site(site, head) for site, n in self.head_counts.items() for head in range(n))
+
+    @cached_property
     def matrix_sites(self) -> tuple[str, ...]:
         """Inputs of readers and outputs of writers."""
         return tuple(dict.fromkeys(matrix.activation for matrix in self.matrices))
+
+    def proxy_site(self, site: str, basis: str = "own") -> str:
+        """The activation site whose tangent proxy belongs to a weight site, by its own name for it."""
+        if basis == "residual":
+            for matrix in self.matrices:
+                if whole_site(site) in matrix.sites:
+                    return self.canonical(matrix.residual)
+        return self.canonical(proxy_site(site))
 
     def canonical(self, site: str) -> str:
         """The residual site that carries the same tensor: a block's output is the next block's input."""

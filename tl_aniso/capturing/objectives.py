@@ -1,24 +1,27 @@
-"""The loss: what is summed, which positions carry gradient, and its gradient at the input of the unembedding.
+"""The loss: what is summed, and which positions carry gradient.
 
-The loss is the *sum* over the tokens of a sequence, so a sequence's numbers do not depend on its batch. Logits are
-made a few sequences at a time and dropped, so the vocabulary never sets the memory.
+The loss is the *sum* over the tokens of a sequence, so a sequence's numbers do not depend on its batch.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Integer
-from torch import Tensor, nn
+from jaxtyping import Bool, Integer
+from torch import Tensor
 
-from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
+from tl_aniso.errors import TlAnisoError
 from tl_aniso.text.sequences import Sequence
 
-__all__ = ["Head", "Targets", "causal_head", "causal_targets", "check_objective", "shuffled_targets"]
+__all__ = ["CAUSAL", "Losses", "Targets", "causal_targets", "check_objective", "shuffled_targets"]
 
-# Logits held at once, in elements: 2^25 floats are 128 MiB; with fewer rows the products slow down.
-_CHUNK = 2**25
+
+CAUSAL = "causal"
+
+# (logits [batch, length, vocabulary], ids [batch, length], mask [batch, length]) -> losses [batch, length]
+Losses = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -29,30 +32,34 @@ class Targets:
     carries: Bool[Tensor, "batch length"]
 
 
-@dataclass(frozen=True)
-class Head:
-    """Loss and gradient at the unembedding.
+def check_objective(objective: object) -> tuple[str, Losses | None]:
+    """The objective's name and, where it is the user's, the callable.
 
-    Attributes:
-        gradient: dL/dh, h being the input of the unembedding.
-        loss: summed loss per sequence, in nats, float64.
-        kernel: inner products g_s . g_t of the logit gradients of each sequence, if asked for.
-    """
-
-    gradient: Float[Tensor, "batch length d"]
-    loss: Float[Tensor, " batch"]
-    kernel: Float[Tensor, "batch length length"] | None
-
-
-def check_objective(objective: object) -> str:
-    """The objective's name.
+    A callable is named by its ``objective_name``, else by its ``__name__``, else by its class. The name is what tells
+    captures apart, so callables that compute different losses need different names.
 
     Raises:
-        TlAnisoError: anything but None or "causal".
+        TlAnisoError: neither None, "causal" nor a callable, or a callable under a name that cannot be its own.
+
+    Example:
+        >>> def target_logit(logits, ids, mask):
+        ...     return -logits[..., 7]
+        >>> check_objective(None), check_objective(target_logit)[0]
+        (('causal', None), 'target_logit')
     """
-    if objective in (None, "causal"):
-        return "causal"
-    raise TlAnisoError(f"objective {objective!r} is not supported; use 'causal' (summed next-token cross-entropy)")
+    if objective is None or (isinstance(objective, str) and objective == CAUSAL):
+        return CAUSAL, None
+    if not callable(objective):
+        raise TlAnisoError(
+            f"objective {objective!r} is not supported; use 'causal' (summed next-token cross-entropy) or a callable "
+            "from logits, ids and mask to per-token losses"
+        )
+    name = getattr(objective, "objective_name", None) or getattr(objective, "__name__", type(objective).__name__)
+    if not isinstance(name, str) or name == CAUSAL:
+        raise TlAnisoError(
+            f"an objective of one's own cannot be named {name!r}; set its objective_name to a name that says what it is"
+        )
+    return name, objective
 
 
 def causal_targets(ids: Integer[Tensor, "batch length"], mask: Bool[Tensor, "batch length"]) -> Targets:
@@ -83,46 +90,3 @@ def shuffled_targets(targets: Targets, sequences: tuple[Sequence, ...], seed: in
         order = torch.from_numpy(rng.permutation(len(places))).to(places.device)
         ids[row, places] = targets.ids[row, places[order]]
     return Targets(ids, targets.carries)
-
-
-def causal_head(unembed: nn.Module, hidden: Float[Tensor, "batch length d"], targets: Targets, *, kernel: bool) -> Head:
-    """Summed cross-entropy, its gradient at the unembedding's input, and the kernel of the logit gradients.
-
-    Args:
-        unembed: the linear module from the residual stream to logits.
-        hidden: its input.
-        targets: what to predict.
-        kernel: whether the logit gradients' inner products are wanted.
-
-    Raises:
-        UndefinedMeasureError: the loss is not finite.
-    """
-    weight: Tensor = unembed.weight  # type: ignore[assignment]
-    hidden = hidden.detach()
-    batch, length, _ = hidden.shape
-    per_chunk = max(1, _CHUNK // (length * weight.shape[0]))
-    gradient = torch.empty_like(hidden, dtype=torch.float32)
-    loss = hidden.new_empty(batch, dtype=torch.float64) if hidden.device.type != "mps" else hidden.new_empty(batch)
-    inner = hidden.new_empty((batch, length, length), dtype=torch.float32) if kernel else None
-    with torch.no_grad():
-        for start in range(0, batch, per_chunk):
-            rows = slice(start, start + per_chunk)
-            logits = unembed(hidden[rows]).float()
-            ids, carries = targets.ids[rows, :, None], targets.carries[rows]
-            at_target, peak = logits.gather(-1, ids), logits.amax(-1, keepdim=True)
-            # From here the logits' own memory holds their softmax, and at last their gradient.
-            probabilities = logits.sub_(peak).exp_()
-            total = probabilities.sum(-1, keepdim=True)
-            per_token = (total.log() + peak - at_target)[..., 0]
-            loss[rows] = per_token.mul_(carries).sum(1, dtype=loss.dtype)
-            # Scaling and the one-hot part on the narrow side of the product: the wide one is for the kernel alone.
-            scale = carries[..., None] / total
-            product = (probabilities.to(weight.dtype) @ weight).float().mul_(scale)
-            gradient[rows] = product.sub_(weight[ids[..., 0]].float() * carries[..., None])
-            if inner is not None:
-                probabilities.mul_(scale)
-                probabilities.scatter_add_(-1, ids, -carries[..., None].to(probabilities.dtype))
-                inner[rows] = torch.bmm(probabilities, probabilities.transpose(1, 2))
-    if not bool(torch.isfinite(loss).all()):
-        raise UndefinedMeasureError("the loss is not finite: logits at unembed.W_U hold NaN or infinite values")
-    return Head(gradient, loss, inner)

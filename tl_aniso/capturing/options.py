@@ -5,15 +5,17 @@ from typing import Any
 
 import torch
 
-from tl_aniso.capturing.objectives import check_objective
+from tl_aniso.capturing.objectives import Losses, check_objective
 from tl_aniso.checks import MOST_SEED, as_integer, as_names
 from tl_aniso.errors import TlAnisoError
+from tl_aniso.sites import BASES
 from tl_aniso.weight_moments import CONTROL_NAMES
 
-__all__ = ["EXTRA_PASSES", "GRADIENTS", "Options", "check_options"]
+__all__ = ["EXTRA_PASSES", "GRADIENTS", "UNITS", "Options", "check_options"]
 
 GRADIENTS = ("activation", "weight")
 EXTRA_PASSES = ("shuffled_labels",)
+UNITS = ("sequence", "batch")
 _FILTERS = ("special", "sink")
 # More would be more than documents, and a jackknife leaves out each in turn.
 _MOST_SHARDS = 1024
@@ -22,7 +24,14 @@ _DTYPES = {"float32": None, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Options:
-    """The checked options of one capture; all of them are part of its metadata."""
+    """The checked options of one capture; all of them are part of its metadata.
+
+    Attributes:
+        objective: name of the loss.
+        losses: the loss itself where it is the user's.
+        heads: whether attention matrices are measured head by head too.
+        keep_rows: rows kept of each activation site and half.
+    """
 
     gradients: tuple[str, ...]
     controls: tuple[str, ...]
@@ -35,6 +44,9 @@ class Options:
     n_shards: int
     dtype: str
     seed: int
+    losses: Losses | None = None
+    heads: bool = False
+    keep_rows: int = 0
 
     @property
     def autocast(self) -> torch.dtype | None:
@@ -56,26 +68,40 @@ def check_options(
     n_shards: Any,
     dtype: Any,
     seed: Any,
+    heads: Any = False,
 ) -> Options:
     """Turn a user's arguments into `Options`.
 
     Raises:
         TlAnisoError: a value that is unknown or not supported; the message lists those that are.
     """
-    if unit != "sequence":
-        raise TlAnisoError(f"unit {unit!r} is not supported; use unit='sequence', the gradient of one sequence")
-    if basis != "own":
-        raise TlAnisoError(f"basis {basis!r} is not supported; use basis='own', the matrix' own input or output")
-    if keep_rows:
-        raise TlAnisoError(f"keep_rows={keep_rows} is not supported; captures keep sums only (keep_rows=0)")
+    if unit not in UNITS:
+        raise TlAnisoError(
+            f"unit {unit!r} is not supported; use unit='sequence', the gradient of one sequence, or unit='batch', that "
+            "of a whole batch"
+        )
+    if basis not in BASES:
+        raise TlAnisoError(
+            f"basis {basis!r} is not supported; use basis='own', the matrix' own input or output, or basis='residual', "
+            "the residual stream that it reads or writes"
+        )
+    if not isinstance(heads, bool):
+        raise TlAnisoError(f"heads must be True or False, got {heads!r}; name single heads with sites=...")
     name = str(dtype).removeprefix("torch.") if dtype is not None else "float32"
     if name not in _DTYPES:
         raise TlAnisoError(f"dtype {dtype!r} is not supported; use one of {', '.join(_DTYPES)} (autocast)")
+    passes = _known(extra_passes, EXTRA_PASSES, "extra_passes")
+    loss_name, losses = check_objective(objective)
+    if losses is not None and "shuffled_labels" in passes:
+        raise TlAnisoError(
+            f"shuffled_labels permutes what 'causal' predicts; the labels of objective {loss_name} are its own "
+            "business: leave it out, or capture again with an objective whose labels are permuted"
+        )
     return Options(
         gradients=_known(gradients, GRADIENTS, "gradients"),
         controls=_known(controls, CONTROL_NAMES, "controls"),
-        extra_passes=_known(extra_passes, EXTRA_PASSES, "extra_passes"),
-        objective=check_objective(objective),
+        extra_passes=passes,
+        objective=loss_name,
         unit=unit,
         basis=basis,
         exclude=_known(exclude, _FILTERS, "exclude"),
@@ -84,6 +110,9 @@ def check_options(
         n_shards=as_integer("n_shards", n_shards, least=1, most=_MOST_SHARDS),
         dtype=name,
         seed=as_integer("seed", seed, least=0, most=MOST_SEED),
+        losses=losses,
+        heads=heads,
+        keep_rows=as_integer("keep_rows", keep_rows, least=0),
     )
 
 

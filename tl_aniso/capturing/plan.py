@@ -1,6 +1,6 @@
 """Decide what a capture sums, and how much memory that takes, before the model runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -13,10 +13,10 @@ from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.options import Options
 from tl_aniso.capturing.reduce import Pooled, Wanted
 from tl_aniso.errors import TlAnisoError
-from tl_aniso.sites import proxy_site, role_of, select_sites
-from tl_aniso.subspace import TangentProxies
+from tl_aniso.sites import role_of, select_sites, whole_site
+from tl_aniso.subspace import TangentProxies, TangentProxy
 
-__all__ = ["Plan", "Pooled", "check_size", "make_plan"]
+__all__ = ["Plan", "Pooled", "available_sites", "check_size", "make_plan"]
 
 _BYTES = 8  # accumulators are float64
 # Without max_bytes, refuse what would not leave the model room to run.
@@ -32,7 +32,9 @@ class Plan:
         sites: every site name that the capture will answer to.
         matrices: weight sites and matrix activations whose modules are hooked.
         n_sums: number of d x d sums.
-        n_bytes: their size.
+        n_bytes: their size, with that of the rows that are kept.
+        proxy_sites: weight site -> where its proxy lives, where that is not on its own input or output.
+        proxy_ids: gradient site -> the proxy that its gradients are projected on.
     """
 
     wanted: Wanted
@@ -40,6 +42,19 @@ class Plan:
     matrices: frozenset[str]
     n_sums: int
     n_bytes: int
+    proxy_sites: Mapping[str, str]
+    proxy_ids: Mapping[str, str]
+
+
+def available_sites(layout: Layout, *, heads: bool) -> tuple[str, ...]:
+    """Every site that a user may name.
+
+    Raises:
+        TlAnisoError: heads are asked for and the layout does not know them.
+    """
+    if heads and not layout.head_sites:
+        raise TlAnisoError(f"heads=True: it is not known how this {layout.class_name} divides its attention into heads")
+    return (*layout.residual_sites, *layout.weight_sites, *layout.matrix_sites, *(layout.head_sites if heads else ()))
 
 
 def make_plan(
@@ -68,17 +83,21 @@ def make_plan(
     """
     if pooled not in get_args(Pooled):
         raise TlAnisoError(f"pooled must be one of {', '.join(get_args(Pooled))}, got {pooled!r}")
-    known = (*layout.residual_sites, *layout.weight_sites, *layout.matrix_sites)
+    known = available_sites(layout, heads=options.heads)
     chosen = select_sites(sites, known)
+    if options.heads:
+        picked = set(chosen)
+        chosen += [s for s in layout.head_sites if whole_site(s) in picked and s not in picked]
     matrices = [s for s in chosen if role_of(s) in ("reader", "writer", "embedding")]
     residual = [s for s in chosen if role_of(s) == "residual"]
     weights = matrices if "weight" in options.gradients else []
     inner = [s for s in chosen if role_of(s) in ("input", "output")] if sites is not None else []
     if proxies is None and (weights or not options.gradients):
-        inner += [proxy_site(site) for site in matrices]
+        inner += dict.fromkeys(layout.proxy_site(site, options.basis) for site in matrices)
     activations = {layout.canonical(s) for s in (*residual, *inner)}
     gradients = {layout.canonical(s) for s in residual} if "activation" in options.gradients else set()
-    bases = _bases(layout, proxies, weights, gradients)
+    places = {site: layout.proxy_site(site, options.basis) for site in weights} if options.basis != "own" else {}
+    chosen_proxies = _proxies(layout, proxies, places, weights, gradients)
     by_shard = {layout.canonical(s) for s in select_sites(tuple(shard_sites), known)} if shard_sites else set()
     wanted = Wanted(
         activations=frozenset(activations),
@@ -86,12 +105,15 @@ def make_plan(
         weights=frozenset(weights),
         pooled=pooled,
         controls=options.controls,
-        bases=bases,
+        bases=_bases(layout, chosen_proxies),
         by_shard=frozenset(by_shard),
         n_shards=options.n_shards,
         special=special,
         exclude=options.exclude,
         weight_exclude=options.weight_exclude,
+        unit=options.unit,
+        keep_rows=options.keep_rows,
+        seed=options.seed,
     )
     passes = 1 + len(options.extra_passes)
     summed = [(s, 1) for s in activations] + [(s, passes) for s in gradients]
@@ -100,7 +122,15 @@ def make_plan(
         summed.append((site, passes * (whole or pooled == "effect") + len(options.controls) * whole))
     n_sums = n_halves * sum(n * (options.n_shards if s in by_shard else 1) for s, n in summed)
     names = tuple(dict.fromkeys((*residual, *inner, *weights)))
-    return Plan(wanted, names, frozenset((*weights, *inner)), n_sums, n_sums * layout.d_model**2 * _BYTES)
+    return Plan(
+        wanted,
+        names,
+        frozenset((*(whole_site(s) for s in weights), *inner)),
+        n_sums,
+        n_sums * layout.d_model**2 * _BYTES + n_halves * len(activations) * options.keep_rows * layout.d_model * 4,
+        places,
+        {site: chosen_proxies[site].proxy_id for site in sorted(chosen_proxies)},
+    )
 
 
 def check_size(plan: Plan, max_bytes: int | None) -> None:
@@ -114,25 +144,33 @@ def check_size(plan: Plan, max_bytes: int | None) -> None:
         raise TlAnisoError(
             f"this capture would hold {plan.n_sums} d x d sums, {plan.n_bytes / 1e9:.2f} GB, above the limit of "
             f"{limit / 1e9:.2f} GB; name fewer sites or shard_sites, pass proxies (weight gradients are then "
-            "projected), or raise max_bytes"
+            "projected), keep fewer rows, or raise max_bytes"
         )
 
 
-def _bases(
-    layout: Layout, proxies: TangentProxies | None, weights: Iterable[str], gradients: Iterable[str]
-) -> dict[str, Float[Tensor, "d k"]]:
-    """Basis per gradient site, one tensor per proxy, so that what is computed with it can be shared."""
+def _proxies(
+    layout: Layout,
+    proxies: TangentProxies | None,
+    places: Mapping[str, str],
+    weights: Iterable[str],
+    gradients: Iterable[str],
+) -> dict[str, TangentProxy]:
+    """The proxy of each gradient site."""
     if proxies is None:
         return {}
     # A residual site without a proxy is no fault: its d x d sums are kept, and energies can be asked of them.
     wanted = [*weights, *(site for site in gradients if site in proxies)]
-    tensors: dict[str, Float[Tensor, "d k"]] = {}
-    bases = {}
-    for site in wanted:
-        proxy = proxies[site]
+    found = {site: proxies.at(site, places.get(site)) for site in wanted}
+    for site, proxy in found.items():
         if proxy.d != layout.d_model:
             raise TlAnisoError(f"the proxy at {site} has width {proxy.d}, the model has d_model {layout.d_model}")
+    return found
+
+
+def _bases(layout: Layout, proxies: Mapping[str, TangentProxy]) -> dict[str, Float[Tensor, "d k"]]:
+    """Basis per gradient site, one tensor per proxy, so that what is computed with it can be shared."""
+    tensors: dict[str, Float[Tensor, "d k"]] = {}
+    for proxy in proxies.values():
         if proxy.site not in tensors:
             tensors[proxy.site] = proxy.basis.to(layout.device, torch.float32)
-        bases[site] = tensors[proxy.site]
-    return bases
+    return {site: tensors[proxy.site] for site, proxy in proxies.items()}

@@ -1,6 +1,7 @@
 """What a capture is of: enough to refuse a merge of unlike runs, and to fill the columns of a result."""
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -12,11 +13,12 @@ from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.options import Options
 from tl_aniso.capturing.plan import Plan
 from tl_aniso.capturing.prepare import PreparedText
-from tl_aniso.subspace import TangentProxies
+from tl_aniso.capturing.sums import HALVES
+from tl_aniso.text import Batch
 
 __all__ = ["FORMAT_VERSION", "describe", "fingerprint"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 # Per tensor: enough elements that two checkpoints of one model differ in some, few enough to hash in a moment.
 _SAMPLED = 4096
@@ -40,7 +42,8 @@ def describe(
     options: Options,
     plan: Plan,
     prepared: PreparedText,
-    proxies: TangentProxies | None,
+    batches: Sequence[Batch],
+    batch_size: int,
 ) -> dict[str, Any]:
     """The metadata of a capture, of plain JSON values."""
     config: Any = layout.root.config
@@ -70,7 +73,11 @@ def describe(
             "extra_passes": list(options.extra_passes),
             "objective": options.objective,
             "unit": options.unit,
+            # The batch size decides what a batch's gradient is, and nothing else.
+            "batch_size": batch_size if options.unit == "batch" else None,
             "basis": options.basis,
+            "heads": options.heads,
+            "keep_rows": options.keep_rows,
             "exclude": list(options.exclude),
             "weight_exclude": list(options.weight_exclude),
             "n_shards": options.n_shards,
@@ -82,12 +89,14 @@ def describe(
             "tokenizer": prepared.tokenizer,
             "special": list(prepared.special),
             "sites": list(plan.sites),
-            "proxies": {site: proxies[site].proxy_id for site in sorted(wanted.bases)} if proxies else {},
+            "proxies": dict(plan.proxy_ids),
+            "proxy_sites": dict(plan.proxy_sites),
         },
         "text": {
             "documents": sorted(found.documents),
             "halves": {s.document: s.half for s in found.sequences},
-            "n_sequences": {half: sum(s.half == half for s in found.sequences) for half in ("A", "B")},
+            "n_sequences": _units(found.sequences),
+            "n_units": _units(found.sequences if options.unit == "sequence" else batches),
             "n_tokens": found.n_tokens,
             "dropped": dict(found.dropped),
             "n_with_bos": prepared.n_with_bos,
@@ -96,6 +105,10 @@ def describe(
         "versions": {package: _version(package) for package in ("torch", "transformers", "transformer_lens")},
         "device": layout.device.type,
     }
+
+
+def _units(units: Sequence[Any]) -> dict[str, int]:
+    return {half: sum(unit.half == half for unit in units) for half in HALVES}
 
 
 @cache

@@ -4,21 +4,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from tl_aniso.capturing.head import Head
+from tl_aniso.capturing.kept_rows import RowsKey, batch_keys
 from tl_aniso.capturing.layout import Layout, Matrix
-from tl_aniso.capturing.objectives import Head, Targets
+from tl_aniso.capturing.objectives import Targets
 from tl_aniso.capturing.sums import HALVES, MAIN, EnergyKey, SumKey, Sums
 from tl_aniso.errors import UndefinedMeasureError
-from tl_aniso.projection import Factor, Rows, control_energy, gradient_energy
-from tl_aniso.sites import EMBEDDING
+from tl_aniso.projection import Factor, Rows, control_energy, embedding_factor, gradient_energy
+from tl_aniso.reservoir import Reservoir
+from tl_aniso.sites import EMBEDDING, head_site
 from tl_aniso.text.sequences import Batch
 from tl_aniso.weight_moments import (
     RowWeights,
     control_weights,
-    second_moment,
     token_kernel,
     weighted_second_moment,
 )
@@ -46,6 +49,9 @@ class Wanted:
         special: token ids whose rows are left out.
         exclude: row filters of activations and their gradients, of "special" and "sink".
         weight_exclude: row filters of weight gradients, "special" only.
+        unit: whose gradient G is: one "sequence"'s, or one "batch"'s, which then counts as one long sequence.
+        keep_rows: rows kept of each activation site and half.
+        seed: of the choice of rows.
     """
 
     activations: frozenset[str] = frozenset()
@@ -59,6 +65,9 @@ class Wanted:
     special: tuple[int, ...] = ()
     exclude: tuple[str, ...] = ("special", "sink")
     weight_exclude: tuple[str, ...] = ()
+    unit: str = "sequence"
+    keep_rows: int = 0
+    seed: int = 0
 
 
 class Reducer:
@@ -73,6 +82,7 @@ class Reducer:
         self._summed: set[str] = set()
         self._keep: dict[str, Tensor] = {}
         self._shared: dict[str, Rows] = {}
+        self._keys: np.ndarray | None = None
 
     # -- one batch ---------------------------------------------------------------------------------------------
 
@@ -83,11 +93,21 @@ class Reducer:
         self._shards = torch.tensor([s.shard for s in batch.sequences])
         special = torch.tensor(self.wanted.special, dtype=batch.ids.dtype, device=batch.ids.device)
         self._ordinary = batch.mask & ~torch.isin(batch.ids, special)
-        self._carries = targets.carries & self._ordinary if "special" in self.wanted.weight_exclude else targets.carries
+        self.carry(targets.carries)
         self._outputs.clear()
         self._summed.clear()
         self._keep.clear()
         self._shared.clear()
+        self._keys = None
+
+    @property
+    def counted(self) -> Bool[Tensor, "batch length"]:
+        """Positions that the filters leave in weight gradients."""
+        return self._ordinary if "special" in self.wanted.weight_exclude else self._batch.mask
+
+    def carry(self, carries: Bool[Tensor, "batch length"]) -> None:
+        """Say which positions can carry gradient, where that is known only after the loss."""
+        self._carries = carries & self.counted
 
     def start_variant(self, name: str) -> None:
         """Gradients from here on belong to another pass over the same batch (inputs are the same)."""
@@ -129,35 +149,49 @@ class Reducer:
 
     def matrix_gradient(self, matrix: Matrix, inputs: Tensor, gradient: Tensor) -> None:
         """The gradient at a matrix's output: with its input, all that the weight gradient is made of."""
-        if matrix.role == "writer":
-            site = matrix.sites[0]
-            if site in self.wanted.weights:
-                factor = Factor(inputs.float() * self._carries[..., None])
-                self._add_weight(site, self._rows(gradient, None), factor)
-            return
+        writer = matrix.role == "writer"
         parts = matrix.split(gradient) if matrix.split else (gradient,)
-        for site, part in zip(matrix.sites, parts, strict=True):
+        for number, (site, values) in enumerate(zip(matrix.sites, (inputs,) if writer else parts, strict=True)):
+            heads = matrix.head_counts[number] if matrix.head_counts else 0
+            names = [head_site(site, head) for head in range(heads)]
+            if not self.wanted.weights.intersection((site, *names)):
+                continue
+            rows = self._rows(gradient, None) if writer else self._rows(inputs, matrix.activation)
+            factor = self._factor(values.float(), always=writer)
             if site in self.wanted.weights:
-                self._add_weight(site, self._rows(inputs, matrix.activation), Factor(self._masked(part.float())))
+                self._add_weight(site, rows, Factor(factor))
+            # A head holds neighbouring columns of the factor, so its rows of G are a gradient of their own.
+            for name, part in zip(names, factor.unflatten(-1, (heads, -1)).unbind(-2) if heads else (), strict=True):
+                if name in self.wanted.weights:
+                    self._add_weight(name, rows, Factor(part))
 
     def embedding_gradient(self, gradient: Float[Tensor, "batch length d"]) -> None:
         """The gradient at the embedding's output: rows with the same token add up in the table."""
-        kernel = token_kernel(self._batch.ids, self._carries, torch.float32)
         if self.layout.embed_scale != 1:
             gradient = gradient * self.layout.embed_scale  # the table is in front of the factor, the output behind it
-        self._add_weight(EMBEDDING, self._rows(gradient, None), Factor(None, kernel))
+        rows = self._rows(gradient, None)
+        if self.wanted.unit == "batch":
+            factor = embedding_factor(rows, self._joined(self._batch.ids))
+        else:
+            factor = Factor(None, token_kernel(self._batch.ids, self._carries, torch.float32))
+        self._add_weight(EMBEDDING, rows, factor)
+
+    def hidden(self, hidden: Float[Tensor, "batch length d"]) -> None:
+        """What the unembedding reads."""
+        matrix = self.layout.unembed
+        if matrix.activation in self.wanted.activations:
+            keep = self._keep[self.layout.canonical(matrix.residual)]
+            self._add_rows("activation", matrix.activation, hidden, keep)
 
     def head(self, hidden: Float[Tensor, "batch length d"], head: Head) -> None:
         """The unembedding, whose logit gradients are known only by their inner products."""
         matrix = self.layout.unembed
-        if self.variant == MAIN and matrix.activation in self.wanted.activations:
-            keep = self._keep[self.layout.canonical(matrix.residual)]
-            self._add_rows("activation", matrix.activation, hidden, keep)
-        if matrix.sites[0] in self.wanted.weights and head.kernel is not None:
-            kernel = head.kernel
-            if self.wanted.weight_exclude:
-                kernel = kernel * (self._carries[:, :, None] & self._carries[:, None, :])
-            self._add_weight(matrix.sites[0], self._rows(hidden.detach(), matrix.activation), Factor(None, kernel))
+        if matrix.sites[0] not in self.wanted.weights:
+            return
+        rows, kernel = self._rows(hidden.detach(), matrix.activation), head.kernel
+        if kernel is not None and self.wanted.weight_exclude:
+            kernel = kernel * (rows.carries[:, :, None] & rows.carries[:, None, :])
+        self._add_weight(matrix.sites[0], rows, Factor(None, kernel, head.formed))
 
     # -- the sums ----------------------------------------------------------------------------------------------
 
@@ -176,19 +210,46 @@ class Reducer:
         self.sums.tally(f"energy_kept|{site}|{self._half}", float((energy * keep).sum()))
         return keep
 
-    def _masked(self, factor: Tensor) -> Tensor:
+    def _factor(self, values: Tensor, *, always: bool) -> Tensor:
         """Zero where nothing is carried; without filters a reader's output gradient is zero there by itself."""
-        return factor * self._carries[..., None] if self.wanted.weight_exclude else factor
+        masked = values * self._carries[..., None] if always or self.wanted.weight_exclude else values
+        return self._joined(masked)
+
+    def _joined(self, values: Tensor) -> Tensor:
+        """The tensor of a batch as that of its units: as it is, or as of one sequence of all its tokens."""
+        return values.flatten(0, 1)[None] if self.wanted.unit == "batch" else values
+
+    def _shards_of(self, kind: str) -> Tensor:
+        """Shard of each unit of a kind; a batch that counts as one lies in one."""
+        joined = kind == "weight_gradient" and self.wanted.unit == "batch"
+        return self._shards[:1] if joined else self._shards
 
     def _parts(self, kind: str, control: str, site: str) -> list[tuple[Tensor | slice, SumKey]]:
         """Which rows of the batch go into which accumulator: all into one, or shard by shard."""
         key = SumKey(self.variant, kind, control, site, self._half)
         if site not in self.wanted.by_shard:
             return [(slice(None), key)]
-        shards = self._shards.unique().tolist()
-        return [((self._shards == s).nonzero()[:, 0], replace(key, shard=s)) for s in shards]
+        found = self._shards_of(kind)
+        return [((found == s).nonzero()[:, 0], replace(key, shard=s)) for s in found.unique().tolist()]
+
+    def _sample_rows(self, site: str, value: Tensor, keep: Bool[Tensor, "batch length"]) -> None:
+        """Offer rows to the site's reservoir; `_add_rows` may overwrite its own copy of them."""
+        key = RowsKey(site, self._half)
+        if key not in self.sums.rows:
+            self.sums.rows[key] = Reservoir(value.shape[-1], self.wanted.keep_rows, seed=self.wanted.seed)
+        if self._keys is None:
+            self._keys = batch_keys(self._batch)
+        places = keep.flatten().nonzero()[:, 0]
+        rows = value.flatten(0, 1)
+        try:
+            chosen = rows if len(places) == len(rows) else rows.index_select(0, places)
+            self.sums.rows[key].update(chosen, self._keys.reshape(-1)[places.cpu().numpy()])
+        except UndefinedMeasureError as error:
+            raise UndefinedMeasureError(f"activation at {site}: {error}") from error
 
     def _add_rows(self, kind: str, site: str, value: Tensor, keep: Bool[Tensor, "batch length"]) -> None:
+        if kind == "activation" and self.wanted.keep_rows:
+            self._sample_rows(site, value, keep)
         for rows, key in self._parts(kind, "none", site):
             moments = self.sums.moment(key, value.shape[-1], value.device)
             try:
@@ -206,14 +267,14 @@ class Reducer:
         columns = torch.cat([along, total[:, None]], dim=1)
         if not bool(torch.isfinite(columns).all()):
             raise UndefinedMeasureError(f"{kind.replace('_', ' ')} at {site}: energies are not finite")
-        self.sums.add_energy(key, HALVES.index(self._half), self._shards, columns, self.wanted.n_shards)
+        self.sums.add_energy(key, HALVES.index(self._half), self._shards_of(kind), columns, self.wanted.n_shards)
 
     def _rows(self, values: Tensor, group: str | None) -> Rows:
         """The residual side; matrices that read one input share what is derived from it."""
         if group is None:
-            return Rows(values.float(), self._carries)
+            return Rows(self._joined(values.float()), self._joined(self._carries))
         if group not in self._shared:
-            self._shared[group] = Rows(values.float(), self._carries)
+            self._shared[group] = Rows(self._joined(values.float()), self._joined(self._carries))
         return self._shared[group]
 
     def _add_weight(self, site: str, rows: Rows, factor: Factor) -> None:
@@ -223,11 +284,9 @@ class Reducer:
             self._add_energy("weight_gradient", "none", site, *gradient_energy(rows, factor, basis))
         if self._sums_wanted(site, control=False):
             for part, key in self._parts("weight_gradient", "none", site):
-                values = None if factor.values is None else factor.values[part]
-                kernel = factor.kernel[part] if values is None else None
-                self._add_sum(key, rows.values[part], second_moment(rows.values[part], values, kernel))
+                self._add_sum(key, rows.values[part], factor.moment(rows, part))
         for control in self.wanted.controls if self.variant == MAIN else ():
-            weights = control_weights(control, factor.norms, factor.total, self._carries)
+            weights = control_weights(control, factor.norms, factor.total, rows.carries)
             if basis is not None:
                 self._add_energy("weight_gradient", control, site, *control_energy(rows, weights, basis))
             if self._sums_wanted(site, control=True):
@@ -237,7 +296,7 @@ class Reducer:
         for part, key in self._parts("weight_gradient", control, site):
             chosen = RowWeights(weights.row[part], None if weights.outer is None else weights.outer[part])
             values = rows.values[part]
-            self._add_sum(key, values, weighted_second_moment(values, chosen, self._carries[part]))
+            self._add_sum(key, values, weighted_second_moment(values, chosen, rows.carries[part]))
 
     def _sums_wanted(self, site: str, *, control: bool) -> bool:
         kept = ("all",) if control else ("all", "effect")

@@ -4,10 +4,14 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from tl_aniso.capturing.bind import bind, check_finite
+from tl_aniso.capturing.callable_head import callable_head
+from tl_aniso.capturing.head import Head, Inner, Unembedding, causal_head
 from tl_aniso.capturing.hooks import tapped
 from tl_aniso.capturing.layout import Layout
-from tl_aniso.capturing.objectives import causal_head, causal_targets, shuffled_targets
+from tl_aniso.capturing.objectives import Targets, causal_targets, shuffled_targets
 from tl_aniso.capturing.options import Options, check_options
 from tl_aniso.capturing.plan import Plan, Pooled, check_size, make_plan
 from tl_aniso.capturing.prepare import PreparedText, default_batch_size, prepare_text
@@ -38,6 +42,7 @@ def capture(
     objective: Any = None,
     unit: str = "sequence",
     basis: str = "own",
+    heads: bool = False,
     exclude: str | Sequence[str] = ("special", "sink"),
     weight_exclude: str | Sequence[str] = (),
     keep_rows: int = 0,
@@ -69,21 +74,30 @@ def capture(
         controls: closed-form controls of weight gradients: "input_energy", "sign_flip", "shuffled_g".
         extra_passes: "shuffled_labels" sends a second gradient back, of targets permuted within each sequence.
         sites: names or shell-style patterns; None for every site.
-        objective: None or "causal": summed next-token cross-entropy.
-        unit: "sequence": G is the gradient of one sequence.
-        basis: "own": a reader's proxy lives on its own input, a writer's on its own output.
+        objective: None or "causal": summed next-token cross-entropy. Or a callable ``(logits, ids, mask) -> losses``
+            of one sequence at a time, without padding (1 x length x vocabulary in float32, 1 x length, 1 x length),
+            to one loss a token, zero where there is none; their sum is differentiated by autograd, and all logits of
+            a sequence are held. Its ``objective_name`` or ``__name__`` is recorded and tells captures apart. It must
+            not run the measured model itself (a copy may be run).
+        unit: "sequence": G is the gradient of one sequence. "batch": of a whole batch, as an optimiser's step has it;
+            batches then keep within a half and a shard, and `batch_size` is part of what is measured.
+        basis: "own": a reader's proxy lives on its own input, a writer's on its own output. "residual": on the
+            residual stream, where the reader reads it (before its norm) or the writer has written into it.
+        heads: measure W_Q, W_K, W_V and W_O of every chosen site head by head too, as ``blocks.0.attn.W_Q.3``; single
+            heads can be named in `sites`.
         exclude: row filters for activations and their gradients: "special" tokens, and "sink" positions, whose
             residual norm exceeds 10 times the median of their sequence.
         weight_exclude: "special" leaves special tokens out of weight gradients, which are then no longer dL/dW.
-        keep_rows: only 0.
+        keep_rows: rows kept of every activation site and half, in ``.rows``, for what sums cannot answer: a uniform
+            sample of the rows that the filters leave, at the same places of a text in every model and batch size.
         seq_len: tokens in a sequence, min(512, context) by default.
-        batch_size: sequences in a batch; changes speed, not results.
+        batch_size: sequences in a batch; changes speed, not results (but see `unit`).
         n_shards: shards of documents for jackknife intervals.
         shard_sites: sites whose d x d sums are kept shard by shard.
         max_bytes: refuse to hold more than this; by default 60% of the free memory.
         dtype: None or "float32"; "bfloat16" runs under autocast.
         device: checked against where the model is, which is never moved.
-        seed: seed of permuted labels.
+        seed: seed of permuted labels and of kept rows.
         progress: show the size, and progress with an estimate.
         tokenizer: the model's tokenizer, found by itself where the model was loaded from a path or id.
         pooled: d x d sums of weight gradients: "all" of them, of the "effect" without its controls, or "none"; by
@@ -111,6 +125,7 @@ def capture(
         objective=objective,
         unit=unit,
         basis=basis,
+        heads=heads,
         exclude=exclude,
         weight_exclude=weight_exclude,
         keep_rows=keep_rows,
@@ -176,13 +191,13 @@ def run_capture(
         enabled=progress,
     )
     check_size(plan, limit)
-    batches = make_batches(prepared.sequences.sequences, size)
+    batches = make_batches(prepared.sequences.sequences, size, by_shard=options.unit == "batch")
     try:
         sums = _run(layout, batches, options, plan, progress, description)
     except UndefinedMeasureError:
         check_finite(layout)  # a broken checkpoint is the cause to name, not the first site it reached
         raise
-    metadata = describe(layout, model, options, plan, prepared, proxies)
+    metadata = describe(layout, model, options, plan, prepared, batches, size)
     return Capture(sums, metadata, layout.aliases)
 
 
@@ -190,9 +205,11 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
     sums = Sums()
     reducer = Reducer(layout, plan.wanted, sums)
     backward = bool(plan.wanted.activation_gradients or plan.wanted.weights)
-    unembed = layout.unembed.module
-    kernel = UNEMBEDDING in plan.wanted.weights
-    needs_head = backward or UNEMBEDDING_INPUT in plan.wanted.activations
+    unembed = Unembedding.of(layout.unembed.module, layout.softcap)
+    joined = options.unit == "batch"
+    inner: Inner = "none" if UNEMBEDDING not in plan.wanted.weights else "cheapest" if joined else "kernel"
+    # A loss of the user's is not called for nothing; the causal one costs little and is reported.
+    needs_head = backward or (UNEMBEDDING_INPUT in plan.wanted.activations and options.losses is None)
     with tapped(
         layout,
         reducer,
@@ -206,25 +223,43 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
             targets = causal_targets(on_device.ids, on_device.mask)
             reducer.begin(on_device, targets)
             hidden = tap.forward(on_device.ids)
+            reducer.hidden(hidden)
             if not needs_head:
                 continue
-            head = causal_head(unembed, hidden, targets, kernel=kernel)
+            if options.losses is None:
+                head = _causal(unembed, hidden, targets, inner, reducer.counted, joined)
+                n_losses = int(targets.carries.sum())
+            else:
+                called = callable_head(unembed, hidden, on_device, options.losses, inner=inner, counted=reducer.counted)
+                head, n_losses = called.head, called.n_losses
+                reducer.carry(called.carries)
             reducer.start_variant(MAIN)
             reducer.head(hidden, head)
             sums.tally(f"loss|{MAIN}|{batch.half}", float(head.loss.sum()))
-            sums.tally(f"targets|{batch.half}", int(targets.carries.sum()))
+            sums.tally(f"targets|{batch.half}", n_losses)
             if not backward:
                 continue
             tap.backward(hidden, head.gradient, again=bool(options.extra_passes))
             for left, name in enumerate(reversed(options.extra_passes)):
                 shuffled = shuffled_targets(targets, batch.sequences, options.seed)
-                head = causal_head(unembed, hidden, shuffled, kernel=kernel)
+                head = _causal(unembed, hidden, shuffled, inner, reducer.counted, joined)
                 reducer.start_variant(name)
                 reducer.head(hidden, head)
                 sums.tally(f"loss|{name}|{batch.half}", float(head.loss.sum()))
                 tap.backward(hidden, head.gradient, again=left + 1 < len(options.extra_passes))
             reducer.start_variant(MAIN)
     return sums
+
+
+def _causal(
+    unembed: Unembedding, hidden: Tensor, targets: Targets, inner: Inner, counted: Tensor, joined: bool
+) -> Head:
+    """The causal head of a batch; joined, the batch goes through it as one sequence."""
+    if not joined:
+        return causal_head(unembed, hidden, targets, inner=inner)
+    flat, ids, carries, kept = (t.flatten(0, 1)[None] for t in (hidden, targets.ids, targets.carries, counted))
+    head = causal_head(unembed, flat, Targets(ids, carries), inner=inner, counted=kept)
+    return dataclasses.replace(head, gradient=head.gradient.reshape(hidden.shape))
 
 
 def _device(device: Any) -> Any:

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from tl_aniso.capturing.kept_rows import SiteRows
 from tl_aniso.capturing.sums import HALVES, MAIN, Energies, EnergyKey, Kind, Sums
 from tl_aniso.errors import MergeError, SiteError, TlAnisoError
 from tl_aniso.moments import Moments
@@ -118,6 +119,11 @@ class Capture:
         return self._site_moments(MAIN, "activation", "none", self._halves)
 
     @property
+    def rows(self) -> SiteRows:
+        """Activation site -> at most ``keep_rows`` of its rows, a uniform sample: float32, on the CPU."""
+        return SiteRows(self._sums.rows, self._halves, self.sites, self._aliases)
+
+    @property
     def activation_gradients(self) -> SiteMoments:
         """Moments of dL/dh by residual site, one row a token."""
         return Variant(self, MAIN, self._halves).activation_gradients
@@ -154,6 +160,11 @@ class Capture:
     def canonical(self, site: str) -> str:
         """The name under which a site's sums are kept: a block's output is the next block's input."""
         return self._aliases.get(site, site)
+
+    @property
+    def n_units(self) -> int:
+        """Number of weight gradients a site over the halves looked at: of sequences, or of batches."""
+        return sum(self._metadata["text"]["n_units"][half] for half in self._halves)
 
     @property
     def keeps_shards(self) -> bool:

@@ -8,8 +8,10 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from tl_aniso.capturing.kept_rows import RowsKey
 from tl_aniso.errors import MergeError
 from tl_aniso.moments import Moments
+from tl_aniso.reservoir import Reservoir
 
 __all__ = ["HALVES", "MAIN", "Energies", "EnergyKey", "Kind", "SumKey", "Sums"]
 
@@ -71,6 +73,7 @@ class Sums:
         self.moments: dict[SumKey, Moments] = {}
         self.energies: dict[EnergyKey, Energies] = {}
         self.tallies: dict[str, float] = {}
+        self.rows: dict[RowsKey, Reservoir] = {}
 
     def moment(self, key: SumKey, d: int, device: torch.device) -> Moments:
         """The accumulator of a key, made on first use where its rows live."""
@@ -105,6 +108,9 @@ class Sums:
             merged.moments[key] = parts[0].copy() if len(parts) == 1 else parts[0] + parts[1]
         for energy in self.energies:
             merged.energies[energy] = self.energies[energy] + other.energies[energy]
+        for rows in sorted({*self.rows, *other.rows}):
+            held = [sums.rows[rows] for sums in (self, other) if rows in sums.rows]
+            merged.rows[rows] = held[0].copy() if len(held) == 1 else held[0].copy().merge(held[1])
         for name in {*self.tallies, *other.tallies}:
             merged.tallies[name] = self.tallies.get(name, 0.0) + other.tallies.get(name, 0.0)
         return merged

@@ -51,7 +51,8 @@ def tangent_energy(
             that it holds), and "shuffled_labels" (a second backward pass).
         n_controls: planes for the Monte Carlo p-value; 0 for none, which also saves the d x d sums.
         seed: of planes and permuted labels.
-        **options: of `capture` (``sites``, ``seq_len``, ``batch_size``, ``progress``, ...), with a model.
+        **options: of `capture` (``sites``, ``objective``, ``unit``, ``basis``, ``heads``, ``seq_len``, ``batch_size``,
+            ``progress``, ...), with a model.
 
     Returns:
         A `TangentEnergy`; ``.frame`` has one row per (site, gradient, rank, measure, control).

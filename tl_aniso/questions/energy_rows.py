@@ -58,7 +58,7 @@ def energy_rows(
         "centred": proxy.centred,
         "proxy_id": proxy.proxy_id,
     }
-    base["n_rows"] = base["n_sequences"] if moments is None else moments.count
+    base["n_rows"] = capture.n_units if moments is None else moments.count
     for rank in ranks_of(proxy, ranks):
         effect = shares_of(capture, kind, site, proxy, rank)
         if effect is None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from tl_aniso.capturing.bind import bind
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.options import EXTRA_PASSES, Options, check_options
+from tl_aniso.capturing.plan import available_sites
 from tl_aniso.capturing.prepare import PreparedText, prepare_text
 from tl_aniso.capturing.run import run_capture
 from tl_aniso.capturing.store import Capture
@@ -27,6 +28,7 @@ _CHECKED: dict[str, Any] = {
     "objective": None,
     "unit": "sequence",
     "basis": "own",
+    "heads": False,
     "exclude": ("special", "sink"),
     "weight_exclude": (),
     "n_shards": 8,
@@ -53,6 +55,9 @@ class Measured:
 
     def proxy(self, site: str) -> TangentProxy:
         """The proxy of a site; sites that carry one tensor share one."""
+        place = self.capture.metadata["options"]["proxy_sites"].get(site)
+        if place is not None:
+            return self.proxies.at(site, place)
         canonical = self.capture.canonical(site)
         return self.proxies[canonical if canonical in self.proxies else site]
 
@@ -139,10 +144,11 @@ def _from_model(
     options: dict[str, Any],
 ) -> Measured:
     run = {name: options.get(name, default) for name, default in _RUN_OPTIONS.items()}
-    wanted = {"weight": layout.weight_sites, "activation": layout.residual_sites, "none": layout.residual_sites}
+    weights = (*layout.weight_sites, *(layout.head_sites if checked.heads else ()))
+    wanted = {"weight": weights, "activation": layout.residual_sites, "none": layout.residual_sites}
     measurable = [site for kind in kinds for site in wanted[kind]]
     sites = measurable if options.get("sites") is None else as_names("sites", options["sites"])
-    chosen = select_sites(sites, (*layout.residual_sites, *layout.weight_sites, *layout.matrix_sites))
+    chosen = select_sites(sites, available_sites(layout, heads=checked.heads))
     if not set(chosen) & set(measurable):
         raise TlAnisoError(
             f"none of the sites {', '.join(sites) or '(an empty list)'} has gradients={'|'.join(kinds)}: name sites "

@@ -226,7 +226,7 @@ class Batch:
         return self.sequences[0].half
 
 
-def make_batches(sequences: Iterable[Sequence], batch_size: int) -> list[Batch]:
+def make_batches(sequences: Iterable[Sequence], batch_size: int, *, by_shard: bool = False) -> list[Batch]:
     """Batches of at most `batch_size` sequences, each of one half and of similar lengths.
 
     The order depends on the sequences' content alone (half, length, document hash, index), so that the same
@@ -235,6 +235,7 @@ def make_batches(sequences: Iterable[Sequence], batch_size: int) -> list[Batch]:
     Args:
         sequences: Of a `SequenceSet`.
         batch_size: Most rows of a batch.
+        by_shard: Keep each batch within one shard, for batches that count as one.
 
     Returns:
         Batches with ids and mask of shape (sequence, position), position being the longest of the batch.
@@ -251,10 +252,12 @@ def make_batches(sequences: Iterable[Sequence], batch_size: int) -> list[Batch]:
     """
     if batch_size < 1:
         raise TlAnisoError(f"batch_size is {batch_size}; it must be at least 1.")
-    ordered = sorted(sequences, key=lambda s: (s.half, len(s), s.document, s.index))
+    ordered = sorted(sequences, key=lambda s: (len(s), s.document, s.index))
+    groups: dict[tuple[str, int], list[Sequence]] = {}
+    for sequence in ordered:
+        groups.setdefault((sequence.half, sequence.shard if by_shard else -1), []).append(sequence)
     batches = []
-    for half in ("A", "B"):
-        rows = [sequence for sequence in ordered if sequence.half == half]
+    for _, rows in sorted(groups.items(), key=lambda group: group[0]):
         for start in range(0, len(rows), batch_size):
             batches.append(_padded(tuple(rows[start : start + batch_size])))
     return batches

@@ -26,7 +26,16 @@ _INTERVALS = ("null_mean", "null_std", "ci_low", "ci_high", "z")
 # Stands for an unknown step or layer while tables are joined: NaN does not equal itself.
 _UNKNOWN = -1.0
 _KEY = ["step", "site", "gradient", "rank", "measure", "control"]
-_PANELS = ("readers", "writers", "unembedding", "embedding", "activation gradients", "activations")
+_PANELS = (
+    "readers",
+    "writers",
+    "readers by head",
+    "writers by head",
+    "unembedding",
+    "embedding",
+    "activation gradients",
+    "activations",
+)
 
 
 def panel_of(gradient: str, site: str) -> str:
