@@ -113,7 +113,8 @@ class Reducer:
         if residual in self._keep:
             self._add_rows("activation", matrix.activation, value, self._keep[residual])
         else:
-            self._outputs.setdefault(residual, []).append((matrix.activation, value))
+            # A copy: the model may add the stream to this very tensor in place before its sinks are known.
+            self._outputs.setdefault(residual, []).append((matrix.activation, value.clone()))
 
     # -- backward ----------------------------------------------------------------------------------------------
 
