@@ -98,13 +98,14 @@ def causal_head(unembed: nn.Module, hidden: Float[Tensor, "batch length d"], tar
         UndefinedMeasureError: the loss is not finite.
     """
     weight: Tensor = unembed.weight  # type: ignore[assignment]
-    hidden = hidden.detach()
+    # In the weight's own precision, also where the model runs under autocast: logits decide every gradient behind them.
+    hidden = hidden.detach().to(weight.dtype)
     batch, length, _ = hidden.shape
     per_chunk = max(1, _CHUNK // (length * weight.shape[0]))
     gradient = torch.empty_like(hidden, dtype=torch.float32)
     loss = hidden.new_empty(batch, dtype=torch.float64) if hidden.device.type != "mps" else hidden.new_empty(batch)
     inner = hidden.new_empty((batch, length, length), dtype=torch.float32) if kernel else None
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
         for start in range(0, batch, per_chunk):
             rows = slice(start, start + per_chunk)
             logits = unembed(hidden[rows]).float()
