@@ -204,7 +204,7 @@ def new_tensors() -> list[Tensor]:
 
 
 class TestMemory:
-    """20 batches of one shape under the same hooks: what is alive at the start of each is the same from the third on."""
+    """20 batches of one shape under the same hooks: what is alive as each begins is the same from the third on."""
 
     BATCHES, BATCH, LENGTH = 20, 2, 24
 

@@ -76,7 +76,11 @@ def test_directories_without_a_lock_are_not_ours(tmp_path: Path) -> None:
 
 
 def test_what_was_not_renamed_goes_also_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError), staging(tmp_path / "out") as directory:
-        (directory / "half").write_text("half")
-        raise RuntimeError
+    def fail() -> None:
+        with staging(tmp_path / "out") as directory:
+            (directory / "half").write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert list(tmp_path.iterdir()) == []
