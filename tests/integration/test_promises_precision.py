@@ -58,6 +58,18 @@ def test_autocast_reaches_the_model_and_not_the_sums() -> None:
         assert 1e-5 < error < 0.1, site
 
 
+def test_the_head_stays_in_float32() -> None:
+    # Blocks that write nothing leave the stream as the embedding made it, in float32 also under autocast.
+    model = tiny_model("llama", layers=1)
+    with torch.no_grad():
+        model.model.layers[0].self_attn.o_proj.weight.zero_()
+        model.model.layers[0].mlp.down_proj.weight.zero_()
+    exact, rough = (capture(model, DOCUMENTS, dtype=t, controls=(), **OPTIONS) for t in (None, "bfloat16"))
+    assert rough.loss == pytest.approx(exact.loss, rel=1e-6)
+    mine, theirs = (c.weight_gradients["unembed.W_U"].scatter for c in (rough, exact))
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-6 * float(theirs.abs().max()))
+
+
 def test_projections_run_under_autocast_too() -> None:
     model = tiny_model("neox-parallel", layers=1)
     proxies = fit_tangent_proxies(capture(model, DOCUMENTS, **OPTIONS), 4)
