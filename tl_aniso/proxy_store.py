@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from sklearn.decomposition import PCA
 
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.estimators import SavedEstimator, describe
+from tl_aniso.staging import staging
 
 if TYPE_CHECKING:
     from tl_aniso.subspace import TangentProxies, TangentProxy
@@ -81,22 +81,16 @@ def save_proxies(proxies: TangentProxies, directory: Path) -> Path:
         for proxy in proxies.values()
         for name, value in _arrays(proxy).items()
     }
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    try:
-        save_file(tensors, staging / _TENSORS)
-        (staging / _INDEX).write_text(json.dumps(index, indent=1, default=_plain), encoding="utf-8")
-        staging.chmod(0o755)  # mkdtemp makes directories private
+    with staging(directory) as temporary:
+        save_file(tensors, temporary / _TENSORS)
+        (temporary / _INDEX).write_text(json.dumps(index, indent=1, default=_plain), encoding="utf-8")
         if directory.exists():
-            retired = staging.with_name(staging.name + ".old")
+            retired = temporary.with_name(temporary.name + ".old")
             os.replace(directory, retired)
-            os.replace(staging, directory)
+            os.replace(temporary, directory)
             shutil.rmtree(retired)
         else:
-            os.replace(staging, directory)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
+            os.replace(temporary, directory)
     return directory
 
 

@@ -126,24 +126,33 @@ class TangentEnergy(Result):
 
         return subtract(self, other)
 
-    def table(self) -> pd.DataFrame:
-        """Mean E, geometric means of R and of excess, by gradient, group and rank."""
+    def table(self, *, spread: bool = False) -> pd.DataFrame:
+        """Mean E, geometric means of R and of excess, by gradient, group and rank.
+
+        Args:
+            spread: also the median and the quartiles of every ratio over the sites of a row: where they are far from
+                the mean, few sites carry it.
+        """
         ratio = self._measure("r_energy")
         share = self._measure("energy_share")
         keys = ["gradient", "group", "rank"]
-        effect = ratio[ratio["control"] == "normal"].groupby(keys, sort=False)["value"].agg(geometric_mean)
-        table = pd.DataFrame({"R": effect})
-        table.insert(0, "E", share[share["control"] == "none"].groupby(keys, sort=False)["value"].mean())
+        ratios = {"R": ratio[ratio["control"] == "normal"].groupby(keys, sort=False)["value"]}
         for control in ratio["control"].unique():
             if control != "normal":
                 rows = ratio[ratio["control"] == control].groupby(keys, sort=False)
-                table[f"R {control}"] = rows["control_value"].agg(geometric_mean)
+                ratios[f"R {control}"] = rows["control_value"]
         excess = self._frame[self._frame["measure"] == "excess"].copy()
         if not excess.empty:
             excess["group"] = excess["site"].map(group_of)
             for control in excess["control"].unique():
-                rows = excess[excess["control"] == control].groupby(keys, sort=False)
-                table[f"excess {control}"] = rows["value"].agg(geometric_mean)
+                ratios[f"excess {control}"] = excess[excess["control"] == control].groupby(keys, sort=False)["value"]
+        table = pd.DataFrame({name: values.agg(geometric_mean) for name, values in ratios.items()})
+        table.insert(0, "E", share[share["control"] == "none"].groupby(keys, sort=False)["value"].mean())
+        if spread:
+            for name, values in ratios.items():
+                table[f"median of {name}"] = values.median()
+                table[f"lower quartile of {name}"] = values.quantile(0.25)
+                table[f"upper quartile of {name}"] = values.quantile(0.75)
         return table.reset_index()
 
     def plot(self) -> Any:

@@ -18,6 +18,7 @@ from sklearn.decomposition import PCA
 from torch import Tensor
 
 from tl_aniso.angles import compare_proxies, principal_angles, projection_kernel
+from tl_aniso.checks import as_integer
 from tl_aniso.errors import MergeError, SiteError, TlAnisoError
 from tl_aniso.estimators import describe, fit_rows, is_centring, prepared
 from tl_aniso.moments import Moments
@@ -104,9 +105,10 @@ class TangentProxy:
         """The proxy of the first `rank` directions.
 
         Raises:
-            TlAnisoError: below 1 or above `self.rank`.
+            TlAnisoError: not an integer, below 1 or above `self.rank`.
         """
-        if not 1 <= rank <= self.rank:
+        rank = as_integer("rank", rank, least=1)
+        if rank > self.rank:
             raise TlAnisoError(
                 f"the proxy at {self.site} holds {self.rank} directions, not {rank}; fit with the larger rank"
             )

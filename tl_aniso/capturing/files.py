@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import shutil
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from tl_aniso.capturing.sums import EnergyKey, SumKey, Sums
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.moments import Moments
 from tl_aniso.reservoir import Reservoir
+from tl_aniso.staging import staging
 
 __all__ = ["load_capture", "save_capture"]
 
@@ -54,19 +53,14 @@ def save_capture(capture: Capture, directory: Path) -> Path:
         "moments": moments,
         "rows": rows,
     }
-    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}")
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        temporary.mkdir()
-        save_file(tensors, temporary / _TENSORS)
-        document["sha256"] = _checksum(document, temporary / _TENSORS)
-        (temporary / _METADATA).write_text(json.dumps(document, indent=1), encoding="utf-8")
-        temporary.rename(directory)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError | SafetensorError):
-            raise TlAnisoError(f"the capture could not be written to {directory}: {error}") from error
-        raise
+        with staging(directory) as temporary:
+            save_file(tensors, temporary / _TENSORS)
+            document["sha256"] = _checksum(document, temporary / _TENSORS)
+            (temporary / _METADATA).write_text(json.dumps(document, indent=1), encoding="utf-8")
+            temporary.rename(directory)
+    except (OSError, SafetensorError) as error:
+        raise TlAnisoError(f"the capture could not be written to {directory}: {error}") from error
     return directory
 
 

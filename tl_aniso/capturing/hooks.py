@@ -100,7 +100,17 @@ class Tap:
         self._counts.clear()
         if self._leaf is None:
             raise ModelError("backward before forward")
-        (at_leaf,) = torch.autograd.grad(hidden, self._leaf, grad_outputs=gradient.to(hidden.dtype), retain_graph=again)
+        try:
+            (at_leaf,) = torch.autograd.grad(
+                hidden, self._leaf, grad_outputs=gradient.to(hidden.dtype), retain_graph=again
+            )
+        except RuntimeError as error:
+            if "modified by an inplace operation" not in str(error):
+                raise  # the user's own
+            raise ModelError(
+                "autograd cannot go back through this model: a value that a gradient needs was changed in place, by "
+                f"the model's code or a hook; make that operation out of place ({error})"
+            ) from error
         self._check("backward")
         if self._embedding_wanted:
             self._consumer.embedding_gradient(at_leaf)
@@ -195,7 +205,10 @@ class Tap:
     def _check(self, direction: str) -> None:
         for site in sorted(self._expected[direction]):
             if self._counts[site] != 1:
-                raise SiteError(f"{site} delivered {self._counts[site]} tensors in the {direction} pass instead of 1")
+                found = f"{site} delivered {self._counts[site]} tensors in the {direction} pass instead of 1"
+                if direction == "backward" and self._counts[site] > 1:
+                    found += "; does the model recompute its blocks (activation checkpointing)? Switch that off"
+                raise SiteError(found)
 
 
 @contextmanager
@@ -258,6 +271,6 @@ def _on_gradient(value: Tensor, received: Callable[[Tensor], None], site: str) -
     if not value.requires_grad:
         raise SiteError(
             f"no gradient reaches {site}: its value is cut off from the embedding (by a hook that replaces or detaches "
-            "the residual stream, or a module that runs under no_grad)"
+            "the residual stream, or a module that runs under no_grad, as reentrant activation checkpointing does)"
         )
     value.register_hook(received)

@@ -142,10 +142,23 @@ def check_size(plan: Plan, max_bytes: int | None) -> None:
     limit = int(_SHARE_OF_FREE * psutil.virtual_memory().available) if max_bytes is None else max_bytes
     if plan.n_bytes > limit:
         raise TlAnisoError(
-            f"this capture would hold {plan.n_sums} d x d sums, {plan.n_bytes / 1e9:.2f} GB, above the limit of "
-            f"{limit / 1e9:.2f} GB; name fewer sites or shard_sites, pass proxies (weight gradients are then "
+            f"this capture would hold {plan.n_sums} d x d sums, {_readable(plan.n_bytes)}, above the limit "
+            f"of {_readable(limit)}; name fewer sites or shard_sites, pass proxies (weight gradients are then "
             "projected), keep fewer rows, or raise max_bytes"
         )
+
+
+def _readable(n_bytes: int) -> str:
+    """Bytes in the unit that shows them: 0.00 GB would say nothing.
+
+    Example:
+        >>> _readable(999), _readable(70_656), _readable(12_300_000), _readable(4_560_000_000)
+        ('999 bytes', '70.7 kB', '12.3 MB', '4.56 GB')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.3g} {unit}"
+    return f"{n_bytes} bytes"
 
 
 def _proxies(

@@ -98,7 +98,9 @@ def prepare_text(
             raise TextError(
                 "the text is made of strings and the model's tokenizer was not found; pass tokenizer=..., or token ids"
             )
-    tokens = tokenise(chain([first], documents), tokenizer)
+    # Ids made elsewhere, with a BOS written and one added, would otherwise go unnoticed.
+    bos = getattr(getattr(layout.root, "config", None), "bos_token_id", None)
+    tokens = tokenise(chain([first], documents), tokenizer, bos=bos if isinstance(bos, int) else None)
     sequences = make_sequences(tokens, length, layout.vocab_size, n_shards, sources=tokens.sources)
     name = "ids" if tokenizer is None else str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__)
     return PreparedText(

@@ -1,8 +1,9 @@
 """Turn the tensors of a batch into sums, at once, so that nothing of the batch is kept."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import wraps
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -70,6 +71,17 @@ class Wanted:
     seed: int = 0
 
 
+def _in_float32(method: Callable[..., None]) -> Callable[..., None]:
+    """The model may run under autocast, the hooks inside it then do too; sums are taken in float32 all the same."""
+
+    @wraps(method)
+    def precise(self: "Reducer", *args: Any) -> None:
+        with torch.autocast(self.layout.device.type, enabled=False):
+            method(self, *args)
+
+    return precise
+
+
 class Reducer:
     """Consumes the tensors of one batch after another; see `hooks.Consumer`."""
 
@@ -115,6 +127,7 @@ class Reducer:
 
     # -- forward -----------------------------------------------------------------------------------------------
 
+    @_in_float32
     def residual(self, site: str, value: Float[Tensor, "batch length d"]) -> None:
         """A residual stream value: find its sinks, sum it, and what was waiting for its sinks."""
         self._keep[site] = self._kept_rows(site, value)
@@ -123,6 +136,7 @@ class Reducer:
         for name, waiting in self._outputs.pop(site, []):
             self._add_rows("activation", name, waiting, self._keep[site])
 
+    @_in_float32
     def matrix(self, matrix: Matrix, inputs: Tensor, outputs: Tensor) -> None:
         """A matrix ran: sum its residual side where proxies will be fitted on it."""
         if matrix.activation not in self.wanted.activations or matrix.activation in self._summed:
@@ -133,10 +147,12 @@ class Reducer:
         if residual in self._keep:
             self._add_rows("activation", matrix.activation, value, self._keep[residual])
         else:
-            self._outputs.setdefault(residual, []).append((matrix.activation, value))
+            # A copy: the model may add the stream to this very tensor in place before its sinks are known.
+            self._outputs.setdefault(residual, []).append((matrix.activation, value.clone()))
 
     # -- backward ----------------------------------------------------------------------------------------------
 
+    @_in_float32
     def residual_gradient(self, site: str, gradient: Float[Tensor, "batch length d"]) -> None:
         """dL/dh at a residual site, one row a token."""
         keep = self._keep[site]
@@ -147,6 +163,7 @@ class Reducer:
             along = (rows @ basis).square().sum(1)
             self._add_energy("activation_gradient", "none", site, along, rows.square().sum((1, 2)))
 
+    @_in_float32
     def matrix_gradient(self, matrix: Matrix, inputs: Tensor, gradient: Tensor) -> None:
         """The gradient at a matrix's output: with its input, all that the weight gradient is made of."""
         writer = matrix.role == "writer"
@@ -165,6 +182,7 @@ class Reducer:
                 if name in self.wanted.weights:
                     self._add_weight(name, rows, Factor(part))
 
+    @_in_float32
     def embedding_gradient(self, gradient: Float[Tensor, "batch length d"]) -> None:
         """The gradient at the embedding's output: rows with the same token add up in the table."""
         if self.layout.embed_scale != 1:
@@ -176,6 +194,7 @@ class Reducer:
             factor = Factor(None, token_kernel(self._batch.ids, self._carries, torch.float32))
         self._add_weight(EMBEDDING, rows, factor)
 
+    @_in_float32
     def hidden(self, hidden: Float[Tensor, "batch length d"]) -> None:
         """What the unembedding reads."""
         matrix = self.layout.unembed
@@ -183,6 +202,7 @@ class Reducer:
             keep = self._keep[self.layout.canonical(matrix.residual)]
             self._add_rows("activation", matrix.activation, hidden, keep)
 
+    @_in_float32
     def head(self, hidden: Float[Tensor, "batch length d"], head: Head) -> None:
         """The unembedding, whose logit gradients are known only by their inner products."""
         matrix = self.layout.unembed

@@ -4,7 +4,7 @@ import shutil
 import tempfile
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tl_aniso.errors import TlAnisoError
+from tl_aniso.staging import staging
 
 __all__ = ["fresh_directory", "print_table", "print_text", "short_names"]
 
@@ -33,20 +34,15 @@ def fresh_directory(target: Path) -> Iterator[Path]:
     """
     target = target.resolve()  # a link is followed: what it points to is replaced, not the link
     _refuse_foreign(target)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise TlAnisoError(f"cannot write to {target.parent}: {error.strerror}") from error
-    try:
+    with ExitStack() as stack:
+        try:
+            temporary = stack.enter_context(staging(target))
+        except OSError as error:
+            raise TlAnisoError(f"cannot write to {target.parent}: {error.strerror}") from error
         yield temporary
         written = sorted(path.name for path in temporary.iterdir())
         (temporary / _MARK).write_text("\n".join(written), encoding="utf-8")
-        temporary.chmod(0o755)
         _replace(target, temporary)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 def _refuse_foreign(target: Path) -> None:

@@ -178,6 +178,11 @@ def _trimmed(ids: Int64[np.ndarray, " length"], mask: object, source: str) -> In
 
 
 def _from_path(path: Path) -> Iterator[Document]:
+    if path.is_dir():
+        raise TextError(f"There is no file {path}: it is a directory; give one .txt or .jsonl file.")
+    if path.exists() and not path.is_file():
+        # A pipe has no name that says how its documents are told apart, and can be read only once.
+        raise TextError(f"{path} is no regular file (a pipe or a device); save the text as .txt or .jsonl first.")
     if not path.is_file():
         raise TextError(f"There is no file {path}; give an existing .txt or .jsonl file.")
     if path.suffix.lower() not in (".txt", ".jsonl"):

@@ -35,15 +35,17 @@ class TokenisedTexts(list[Int64[np.ndarray, " length"]]):
         self.n_with_bos = 0
 
 
-def tokenise(documents: Iterable[Document], tokenizer: Any = None) -> TokenisedTexts:
+def tokenise(documents: Iterable[Document], tokenizer: Any = None, *, bos: int | None = None) -> TokenisedTexts:
     """Token ids of every document, one call of the tokenizer each.
 
     The tokenizer's own defaults decide about special tokens; a document that ends up with two or more BOS at
-    its start (one written in the text, one added) keeps one. Nothing is truncated or padded.
+    its start (one written in the text, one added) keeps one. Nothing is truncated or padded. Ids that come without a
+    tokenizer are held to the same rule by `bos`.
 
     Args:
         documents: What `iter_documents` yields.
         tokenizer: A Hugging Face tokenizer; may be None if every document is given as ids.
+        bos: The id of the BOS where there is no tokenizer to ask.
 
     Returns:
         A list of int64 arrays of shape (length,), one a document, empty ones included.
@@ -57,7 +59,7 @@ def tokenise(documents: Iterable[Document], tokenizer: Any = None) -> TokenisedT
         [[5, 6, 7]]
     """
     found = TokenisedTexts()
-    bos = getattr(tokenizer, "bos_token_id", None)
+    bos = bos if tokenizer is None else getattr(tokenizer, "bos_token_id", None)
     for document in documents:
         ids = document.ids if document.ids is not None else _tokenised(document, tokenizer)
         if bos is not None and len(ids) and ids[0] == bos:

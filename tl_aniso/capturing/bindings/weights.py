@@ -64,13 +64,15 @@ def check_weights(layout: Layout) -> None:
                 f"the weight at {site} is float16, in which small gradients become exact zeros; convert the model with "
                 "model.float(), or load it with dtype=torch.float32"
             )
-        if weight.is_inference():
-            raise ModelError(
-                f"the weight at {site} was made under torch.inference_mode(), where no gradient can pass; load the "
-                "model outside of it"
-            )
         if weight.device.type == "meta":
             raise ModelError(f"the weight at {site} is on the meta device: it was never loaded")
+    for name, parameter in layout.root.named_parameters():
+        # Gains and biases too: such a parameter can neither be frozen and thawed nor be part of a graph.
+        if parameter.is_inference():
+            raise ModelError(
+                f"the parameter {name} was made under torch.inference_mode(), where no gradient can pass; load the "
+                "model outside of it"
+            )
     for matrix in layout.matrices:
         # A wrapper (an adapter of low rank, say) may show a base's weight while its output holds more than W x. The
         # unembedding's rows are the vocabulary, which only a Linear has first.
