@@ -35,6 +35,8 @@ def check_hooked(model: Any) -> None:
 
 
 def _check_parts(model: Any, cfg: Any) -> None:
+    if not len(model.blocks):
+        raise ModelError("this HookedTransformer has no blocks; there is no residual stream to measure")
     parts = {
         "runs attention in both directions": cfg.attention_dir != "causal",
         "has attention alone, without MLPs": cfg.attn_only,
@@ -102,13 +104,13 @@ def _processing(model: Any) -> str | None:
     blocks = list(model.blocks)
     if kind == "LN" and all(_is_centred(w) for block in blocks for w in (block.attn.W_O, block.mlp.W_out)):
         return "centred writers"
+    if all(_is_orthonormal(block.attn.W_O) for block in blocks):
+        return "refactored attention matrices"
     biases = [dict(block.attn.named_parameters(recurse=False)) for block in blocks]
     values = [held[name] for held in biases for name in ("b_V", "_b_V") if name in held]
     others = [held[name] for held in biases for name in ("b_Q", "b_K", "_b_K") if name in held]
     if values and not _any(values) and _any(others):
         return "folded value biases"
-    if blocks and all(_is_orthonormal(block.attn.W_O) for block in blocks):
-        return "refactored attention matrices"
     return None
 
 
@@ -117,16 +119,21 @@ def _is_centred(weight: Tensor) -> bool:
 
     Independent entries have row means 1/sqrt(d) as large as themselves; centring leaves their rounding errors.
     """
-    rows = weight.detach().double()
+    rows = weight.detach().to("cpu", torch.float64)
     means, entries = rows.mean(-1).square().mean().sqrt(), rows.square().mean().sqrt()
-    return float(means) * rows.shape[-1] ** 0.5 <= torch.finfo(weight.dtype).eps * float(entries)
+    return float(means) * rows.shape[-1] ** 0.5 <= _rounding(weight) * float(entries)
 
 
 def _is_orthonormal(weight: Tensor) -> bool:
-    """Whether every head's W_O is a rotation, which is what the refactoring makes of it."""
-    head = weight.detach()[0].double()
-    unit = torch.eye(len(head), dtype=head.dtype, device=head.device)
-    return bool(torch.allclose(head @ head.T, unit, atol=10 * torch.finfo(weight.dtype).eps ** 0.5))
+    """Whether the first head's W_O is a rotation, which is what the refactoring makes of it."""
+    head = weight.detach()[0].to("cpu", torch.float64)
+    unit = torch.eye(len(head), dtype=head.dtype)
+    return bool(torch.allclose(head @ head.T, unit, atol=_rounding(weight) ** 0.5))
+
+
+def _rounding(weight: Tensor) -> float:
+    """TransformerLens processes weights in float32, whatever they are."""
+    return max(torch.finfo(weight.dtype).eps, torch.finfo(torch.float32).eps)
 
 
 def _any(biases: list[Tensor]) -> bool:

@@ -108,11 +108,14 @@ class HookedTap(Tap):
         self._watch_source(source, name, reader=matrix.role == "reader")
         arranged = _by_true_heads(matrix)
 
-        def after(_module: nn.Module, _args: Any, output: Tensor) -> None:
+        def after(_module: nn.Module, _args: Any, output: Tensor) -> Tensor | None:
             inputs = self._inputs.get(source)
             if inputs is None:
                 raise SiteError(f"{name} ran before its input was there")
             self._deliver_matrix(matrix, inputs, output, arranged)
+            # Heads are a view, and a hook of the user's that changes a view in place would cut off the gradient of what
+            # was there before.
+            return output.clone() if output._is_view() and len(sink._forward_hooks) > 1 else None
 
         # Before the user's own hooks: dL/dW needs the output that W made, not what a hook puts in its place.
         self._handles.append(sink.register_forward_hook(after, prepend=True))
