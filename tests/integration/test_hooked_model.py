@@ -1,4 +1,4 @@
-"""A HookedTransformer (TransformerLens 3.9) is left as it was, and what cannot be measured is refused with the reason."""
+"""A HookedTransformer (TransformerLens 3.9) is left as it was, and refused with the reason if it cannot be measured."""
 
 import warnings
 from types import SimpleNamespace
