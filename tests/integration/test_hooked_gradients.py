@@ -191,8 +191,12 @@ class TestUsersHooks:
 
     def check(self, model: Any, peer: Any) -> None:
         reference = reference_gradients(peer, random_documents())
-        for site, moments in capture(model, random_documents(), **OPTIONS).weight_gradients.items():
+        got = capture(model, random_documents(), **OPTIONS)
+        for site, moments in got.weight_gradients.items():
             assert relative(moments.second_moment(), reference.second_moment(site)) < 1e-5, site
+        for site, moments in got.activation_gradients.items():
+            assert relative(moments.second_moment(), reference.row_moment(site)) < 1e-5, site
+            assert relative(got.activations[site].mean, torch.cat(reference.residuals[site]).mean(0)) < 1e-5, site
 
     def test_on_both_sides_of_matrices(self) -> None:
         model, peer = self.pair()
@@ -215,7 +219,9 @@ class TestUsersHooks:
         model, peer = self.pair()
         peer.model.layers[0].register_forward_hook(lambda _m, _a, out: out * 1.5)
         peer.model.norm.register_forward_hook(lambda _m, _a, out: out * 0.7)
+        peer.model.layers[1].register_forward_pre_hook(lambda _m, args: (args[0] * 1.1,))
         model.add_hook("blocks.0.hook_resid_post", lambda value, hook: value * 1.5)
+        model.add_hook("blocks.1.hook_resid_pre", lambda value, hook: value * 1.1)
         model.ln_final.register_forward_hook(lambda _m, _a, out: out * 0.7)
         self.check(model, peer)
 
@@ -224,5 +230,5 @@ class TestUsersHooks:
         peer.model.layers[0].self_attn.q_proj.register_forward_hook(lambda _m, _a, out: out * 2)
         peer.model.embed_tokens.register_forward_hook(lambda _m, _a, out: out * 1.5)
         model.add_hook("blocks.0.attn.hook_q", lambda value, hook: value.mul_(2))
-        model.add_hook("hook_embed", lambda value, hook: value.mul_(1.5))
+        model.embed.register_forward_hook(lambda _m, _a, out: [out.mul_(1.5), None][1])
         self.check(model, peer)

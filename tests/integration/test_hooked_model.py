@@ -123,11 +123,12 @@ def test_alibi_is_not_left_behind() -> None:
 
 
 def test_a_tokenizer_that_pads_on_the_left_moves_nothing() -> None:
-    # The model would look for padding by token id, and shift positions; rows here end in padding.
-    expected = quiet(hooked_model("gpt2"))
+    # The model would take the first tokens for padding, mask them and shift positions.
+    documents = [[0, 0, *document] for document in DOCUMENTS]
+    expected = capture(hooked_model("gpt2"), documents, **OPTIONS)
     model = hooked_model("gpt2")
     model.tokenizer = SimpleNamespace(padding_side="left", pad_token_id=0, bos_token_id=0, all_special_ids=[])
-    got = quiet(model)
+    got = capture(model, documents, **OPTIONS)
     assert model.tokenizer.padding_side == "left"
     for site, moments in expected.weight_gradients.items():
         torch.testing.assert_close(got.weight_gradients[site].scatter, moments.scatter, rtol=1e-12, atol=0)
