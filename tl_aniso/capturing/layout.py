@@ -79,6 +79,9 @@ class Matrix:
         split: takes the output's gradient apart.
         head_counts: number of attention heads of each of `sites` (keys and values at their own number), whose rows
             run head by head in the split output, or in a writer's input; empty outside attention.
+        source: where `module` is never run (HookedTransformer): the module whose input a reader reads, or whose output
+            a writer does.
+        sink: with `source`, the module whose output the matrix made.
     """
 
     module: nn.Module
@@ -88,6 +91,8 @@ class Matrix:
     residual: str
     split: Split | None = None
     head_counts: tuple[int, ...] = ()
+    source: nn.Module | None = None
+    sink: nn.Module | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ class Layout:
         blocks: the transformer blocks, in order.
         d_model: width of the residual stream.
         context: longest sequence the model takes.
-        wrapper: "huggingface" or "transformer_bridge".
+        wrapper: "huggingface", "transformer_bridge" or "hooked_transformer".
         embed_scale: what the embedding multiplies its rows by.
         softcap: c where logits z become c tanh(z / c) before the loss.
     """

@@ -53,8 +53,8 @@ class PreparedText:
 def find_tokenizer(model: Any) -> Any | None:
     """The tokenizer the model was published with, or None.
 
-    A TransformerBridge reloads its tokenizer with a BOS that the model's own may not add, so the original is loaded
-    again from where the bridge says it came from; where that fails, the bridge's own serves, with a warning.
+    TransformerLens reloads tokenizers with a BOS that the model's own may not add, so the original is loaded again
+    from where the hooked model says it came from; where that fails, the hooked model's own serves, with a warning.
     """
     held = getattr(model, "tokenizer", None)
     config = getattr(model, "config", None) or getattr(getattr(model, "original_model", None), "config", None)
@@ -66,10 +66,10 @@ def find_tokenizer(model: Any) -> Any | None:
             return AutoTokenizer.from_pretrained(place)
         except (OSError, ValueError, KeyError):
             continue
-    if held is not None and hasattr(model, "original_model"):
+    if held is not None and (hasattr(model, "original_model") or hasattr(model, "run_with_cache")):
         warnings.warn(
-            "the model's own tokenizer could not be loaded again, so the bridge's is used, which may add a BOS that "
-            "the model was not trained with; pass tokenizer=... to be sure",
+            "the model's own tokenizer could not be loaded again, so the hooked model's is used, which may add a BOS "
+            "that the model was not trained with; pass tokenizer=... to be sure",
             TlAnisoWarning,
             stacklevel=2,
         )
@@ -118,7 +118,7 @@ def _special_ids(layout: Layout, tokenizer: Any) -> tuple[int, ...]:
     if tokenizer is not None and getattr(tokenizer, "all_special_ids", None) is not None:
         found = set(tokenizer.all_special_ids)
     else:
-        config: Any = layout.root.config
+        config: Any = getattr(layout.root, "config", None)  # a HookedTransformer's names no special tokens
         found = set()
         for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
             value = getattr(config, name, None)

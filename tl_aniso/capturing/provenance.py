@@ -46,9 +46,11 @@ def describe(
     batch_size: int,
 ) -> dict[str, Any]:
     """The metadata of a capture, of plain JSON values."""
-    config: Any = layout.root.config
+    config: Any = getattr(layout.root, "config", None)
     wanted = plan.wanted
-    name = getattr(config, "_name_or_path", "") or layout.class_name
+    # A HookedTransformer has a cfg instead, in which models made by hand are called "custom".
+    given = str(getattr(getattr(layout.root, "cfg", None), "model_name", "")).removeprefix("custom")
+    name = getattr(config, "_name_or_path", "") or given or layout.class_name
     commit = getattr(config, "_commit_hash", None)
     found = prepared.sequences
     return {

@@ -65,8 +65,9 @@ def capture(
     Nothing on the model changes. Method: arXiv:2604.08764; ``docs/method.md``, sections 2 to 4.
 
     Args:
-        model: a decoder of Hugging Face (`tl_aniso.capturing.bind.SUPPORTED_CLASSES` lists the classes), or a
-            TransformerBridge (TransformerLens 4) of one.
+        model: a decoder of Hugging Face (`tl_aniso.capturing.bind.SUPPORTED_CLASSES` lists the classes), a
+            TransformerBridge (TransformerLens 4) of one, or a HookedTransformer (TransformerLens 3.9) as
+            ``from_pretrained_no_processing`` loads it.
         text: a string, token ids, a list of either, dataset rows, or a Path to .txt or .jsonl.
         gradients: "activation" and/or "weight"; empty for a forward pass alone.
         proxies: known tangent proxies; weight gradients are then projected on them, shard by shard, instead of
