@@ -1,6 +1,6 @@
-"""The command line: ``tl-aniso demo`` and ``tl-aniso measure``.
+"""The command line: ``tl-aniso demo``, ``tl-aniso measure`` and ``tl-aniso doctor``.
 
-Exit codes: 0 done, 1 a run failed, 2 bad arguments.
+Exit codes: 0 done, 1 a run failed or a check did, 2 bad arguments.
 """
 
 import argparse
@@ -47,6 +47,12 @@ def build_parser() -> argparse.ArgumentParser:
     measure.add_argument("--max-documents", type=_positive, help="measure the first so many documents only")
     measure.add_argument("--shuffled-labels", action="store_true", help="a second backward pass with permuted targets")
     measure.add_argument("--seed", type=int, default=0, help="of control planes and permuted labels (0)")
+
+    doctor = commands.add_parser("doctor", help="check on your model what this library promises, in about a minute")
+    doctor.add_argument("model", metavar="MODEL", help="directory or hub id of a model")
+    doctor.add_argument("--text", type=Path, metavar="FILE", help=".txt or .jsonl; a few English paragraphs by default")
+    doctor.add_argument("--out", type=Path, default=Path("doctor-out"), help="directory of the page (doctor-out)")
+    doctor.add_argument("--revision", help="branch, tag or commit on the hub")
     return parser
 
 
@@ -56,11 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # other libraries' redrawn bars would fill a log file
     before = _unwind_when_told_to_stop()
+    code = 0
     try:
         if options.command == "demo":
             from tl_aniso.commands.demo import demo_command
 
             demo_command(seed=options.seed, steps=options.steps, out=options.out)
+        elif options.command == "doctor":
+            from tl_aniso.commands.doctor import doctor_command
+
+            code = doctor_command(options)
         else:
             from tl_aniso.commands.measure import measure_command
 
@@ -80,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return 0
+    return code
 
 
 def _unwind_when_told_to_stop() -> dict[int, Any]:

@@ -120,6 +120,8 @@ class Reducer:
     def carry(self, carries: Bool[Tensor, "batch length"]) -> None:
         """Say which positions can carry gradient, where that is known only after the loss."""
         self._carries = carries & self.counted
+        # Under causal attention a gradient reaches every position up to the last that carries a loss, and none beyond.
+        self._reached = carries.flip(1).cumsum(1).flip(1) > 0
 
     def start_variant(self, name: str) -> None:
         """Gradients from here on belong to another pass over the same batch (inputs are the same)."""
@@ -157,6 +159,11 @@ class Reducer:
         """dL/dh at a residual site, one row a token."""
         keep = self._keep[site]
         self._add_rows("activation_gradient", site, gradient, keep)
+        if self.variant == MAIN:
+            counted = keep & self._reached
+            zeros = ((gradient == 0) & counted[..., None]).sum()
+            self.sums.tally(f"gradient_entries|{site}|{self._half}", int(counted.sum()) * gradient.shape[-1])
+            self.sums.tally(f"gradient_zeros|{site}|{self._half}", int(zeros))
         basis = self.wanted.bases.get(site)
         if basis is not None:
             rows = gradient.float() * keep[..., None]

@@ -240,6 +240,15 @@ class Capture:
         energy = self._tallied(f"energy|{name}")
         return 1 - self._tallied(f"energy_kept|{name}") / energy if energy else float("nan")
 
+    def zero_share(self, site: str) -> float:
+        """Share of exact zeros in the activation gradients of a residual site: what underflow leaves.
+
+        Counted over the rows that the filters keep and that a gradient can reach; NaN where there is none.
+        """
+        name = self.canonical(site)
+        entries = self._tallied(f"gradient_entries|{name}")
+        return self._tallied(f"gradient_zeros|{name}") / entries if entries else float("nan")
+
     def _tallied(self, name: str) -> float:
         return sum(self._sums.tallies.get(f"{name}|{half}", 0.0) for half in self._halves)
 

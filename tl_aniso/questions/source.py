@@ -22,6 +22,8 @@ from tl_aniso.weight_moments import CONTROL_NAMES
 
 __all__ = ["Measured", "measured"]
 
+# Share of exact zeros in a gradient above which a reader should know.
+MOST_ZEROS = 0.01
 # Options of a pass that both halves share, and their defaults, as `capture` has them.
 _RUN_OPTIONS: dict[str, Any] = {"batch_size": None, "max_bytes": None, "progress": True}
 _CHECKED: dict[str, Any] = {
@@ -198,6 +200,7 @@ def _described(capture: Capture, proxies: TangentProxies, whole: bool) -> Measur
         notes += ("no intervals: the capture kept its sums whole; capture with proxies=... or shard_sites=...",)
     notes += _left_out(capture)
     notes += tuple(dict.fromkeys(note for proxy in proxies.values() for note in proxy.notes))[:5]
+    notes += _underflow(capture)
     return Measured(capture, proxies, held_out, notes)
 
 
@@ -216,6 +219,19 @@ def _left_out(capture: Capture) -> tuple[str, ...]:
         f"filtered by {' and '.join(filters)}: at {most}, the most of {len(judged)} residual sites, {rows:.2%} of the "
         f"rows went and with them {energy:.1%} of the energy. Weight gradients keep every row; exclude=() gives the "
         "reading with all rows",
+    )
+
+
+def _underflow(capture: Capture) -> tuple[str, ...]:
+    """A note where more than 1% of a site's activation gradients are exactly zero."""
+    shares = {site: capture.zero_share(site) for site in capture.activation_gradients}
+    many = [site for site, share in shares.items() if share > MOST_ZEROS]
+    if not many:
+        return ()
+    worst = max(many, key=lambda site: shares[site])
+    return (
+        f"{100 * shares[worst]:.2g}% of the activation gradient at {worst} is exactly zero (above 1% at {len(many)} "
+        "sites): small gradients underflow; measure in float32",
     )
 
 
