@@ -41,7 +41,11 @@ def check_right_padding(subject: Subject) -> Check:
             "causal, and no mask is passed",
             "load a causal decoder, or take out what makes it look ahead",
         )
-    return Check(name, "pass", f"{room} tokens behind a document, pads or words, move its logits by {error:.1g}")
+    return Check(
+        name,
+        "pass",
+        f"{room} tokens behind a document, pads or words, move its logits by {error:.1g} of their deviation",
+    )
 
 
 def check_left_padding(subject: Subject) -> Check:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from tl_aniso.capturing.bind import check_finite
 from tl_aniso.doctor.check import Check
-from tl_aniso.doctor.subject import Subject, evaluating, first_tensor, logits_of, percent, spread
+from tl_aniso.doctor.subject import Subject, evaluating, first_tensor, logits_of, spread
 from tl_aniso.errors import ModelError
 
 __all__ = ["check_mode", "check_numbers", "check_precision"]
@@ -101,7 +101,8 @@ def check_mode(subject: Subject) -> Check:
             f"{len(training)} modules are in training mode ({training[0]}), without any effect on the logits",
             "call model.eval()",
         )
-    return Check(name, "pass", f"every module is in evaluation mode; two passes differ by {percent(difference)}")
+    agree = f"differ by {difference:.1g} of the logits' deviation" if difference else "agree to the last digit"
+    return Check(name, "pass", f"every module is in evaluation mode; two passes over one text {agree}")
 
 
 def _dropouts(root: nn.Module) -> list[str]:

@@ -33,7 +33,8 @@ def check_zeros(subject: Subject) -> Check:
     )
     shares = {site: held.zero_share(site) for site in chosen}
     worst = max(shares, key=lambda site: shares[site])
-    found = f"at most {percent(shares[worst])} of the entries at {len(chosen)} residual sites ({worst})"
+    most_zeros = f"at most {percent(shares[worst])}" if shares[worst] else "none"
+    found = f"{most_zeros} of the entries at {len(chosen)} residual sites" + (f" ({worst})" if shares[worst] else "")
     if shares[worst] > MOST_ZEROS:
         return Check(
             name,
