@@ -8,7 +8,8 @@ import pytest
 import torch
 from tokenizers import processors
 
-from tests.models import KINDS, as_bridge, tiny_model
+from tests import models
+from tests.models import as_bridge, tiny_model
 from tl_aniso.capturing.bind import bind
 from tl_aniso.capturing.run import capture
 from tl_aniso.cli import main
@@ -26,6 +27,8 @@ TEXTS = [
     for a, b, c in [(a, b, c) for a in ("old", "red", "wet") for b in ("cat", "dog") for c in ("mat", "bed")]
 ]
 SKIPPED_BY_NAN = 9
+# Every architecture that is supported.
+KINDS = getattr(models, "ARCHITECTURES", models.KINDS)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +53,7 @@ def test_sound_models_pass(kind: str, wrapper: str) -> None:
     assert found.passed, found
     assert not [check.name for check in found.checks if check.status in ("warn", "skip")], found
     assert len(found.checks) == len(run._STEPS)
-    assert "5 norms recomputed" in check_of(found, "norms").found
+    assert "norms recomputed" in check_of(found, "norms").found
 
 
 def test_the_model_is_left_as_it_was(tokenizer: Any) -> None:
@@ -290,6 +293,47 @@ def test_a_check_that_crashes_fails_and_the_rest_go_on(tokenizer: Any, monkeypat
     assert failed.found == "could not be checked: ZeroDivisionError: by <zero>"
     assert found.checks[-1].name == "cost of measuring"
     assert found.checks[-1].status == "info"
+
+
+def test_a_single_document_gets_company(tokenizer: Any) -> None:
+    found = diagnose(model_for(tokenizer), tokenizer, TEXTS[0], progress=False)
+    assert found.passed, found
+    assert "beside" in check_of(found, "depend on its batch").found
+    assert "beside 0" not in check_of(found, "depend on its batch").found
+
+
+def test_absolute_positions_make_left_padding_the_models_own_affair(tokenizer: Any) -> None:
+    model, positions = model_for(tokenizer), {}
+
+    def before(_module: Any, _args: Any, kwargs: Any) -> None:
+        positions["now"] = kwargs.get("position_ids")
+
+    def absolute(_module: Any, args: Any, out: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(out.shape[1])[None] if positions["now"] is None else positions["now"]
+        return out + torch.sin(places)[..., None]
+
+    model.model.register_forward_pre_hook(before, with_kwargs=True)
+    model.model.embed_tokens.register_forward_hook(absolute)
+    check = check_of(diagnose(model, tokenizer, TEXTS, progress=False), "left padding")
+    assert check.status == "info"
+    assert "The library always pads on the right" in check.found
+    alone, with_positions = (float(part.split("move by ")[1].split()[0]) for part in check.found.split(";")[:2])
+    assert alone > 0.1
+    assert with_positions < 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_precisions(tokenizer: Any, dtype: torch.dtype) -> None:
+    found = diagnose(model_for(tokenizer).to(dtype), tokenizer, TEXTS, progress=False)
+    assert found.passed, found
+    assert check_of(found, "precision").status == ("warn" if dtype == torch.bfloat16 else "pass")
+
+
+def test_models_and_tokenizers_that_cannot_be_used_at_all(tokenizer: Any) -> None:
+    (failed,) = diagnose(torch.nn.Linear(2, 2), progress=False).failures
+    assert failed.name == "the model can be measured"
+    (failed,) = diagnose(model_for(tokenizer), lambda *_, **__: 1 / 0, progress=False).failures
+    assert failed.found == "could not be checked: ZeroDivisionError: division by zero"
 
 
 def test_the_tokenizer_of_another_model(tokenizer: Any) -> None:

@@ -22,7 +22,7 @@ from tl_aniso.doctor.padding import check_left_padding, check_library, check_rig
 from tl_aniso.doctor.state import check_mode, check_numbers, check_precision
 from tl_aniso.doctor.streams import check_sinks, check_zeros
 from tl_aniso.doctor.subject import Subject, read_text
-from tl_aniso.errors import ModelError
+from tl_aniso.errors import ModelError, TextError
 from tl_aniso.progress import track
 
 __all__ = ["diagnose", "failed_to_load"]
@@ -89,24 +89,26 @@ def diagnose(
         >>> diagnose(LlamaForCausalLM(config).half(), progress=False).failures[0].name
         'the model can be measured'
     """
+    called = name or type(model).__name__
     try:
         layout = bind(model)
-    except ModelError as error:
-        refused = Check("the model can be measured", "fail", str(error))
-        return Diagnosis(name or type(model).__name__, (refused,), _facts(None))
-    tokenizer = find_tokenizer(model) if tokenizer is None else tokenizer
+    except Exception as error:  # of a model that is patched, or of no known kind
+        return Diagnosis(called, (_crashed("the model can be measured", error),), _facts(None))
+    called = _named(layout, name)
     try:
+        tokenizer = find_tokenizer(model) if tokenizer is None else tokenizer
         read, documents = read_text(layout, tokenizer, texts)
-    except ModelError as error:
-        refused = Check("the model reads what its tokenizer writes", "fail", str(error))
-        return Diagnosis(_named(layout, name), (refused,), _facts(layout))
+    except Exception as error:  # of a tokenizer
+        if isinstance(error, TextError) and texts is not None:
+            raise
+        return Diagnosis(called, (_crashed("the model reads what its tokenizer writes", error),), _facts(layout))
     subject = Subject(model, layout, tokenizer, read, documents)
     checks = tuple(_run(subject, progress))
     own = "ids drawn at random" if tokenizer is None else "the library's own English paragraphs"
     lengths = sorted(map(len, documents))
     source = own if texts is None else "the text given"
     text = f"{source}: {len(lengths)} documents of {lengths[0]} to {lengths[-1]} tokens"
-    return Diagnosis(_named(layout, name), checks, {"text": text, **_facts(layout)})
+    return Diagnosis(called, checks, {"text": text, **_facts(layout)})
 
 
 def failed_to_load(name: str, error: Exception) -> Diagnosis:
@@ -127,10 +129,17 @@ def _run(subject: Subject, progress: bool) -> Iterator[Check]:
                 warnings.simplefilter("ignore")  # what a check finds, it says
                 check = step.run(subject)
         except Exception as error:  # whatever a broken model raises is what its user has to know
-            check = Check(step.name, "fail", f"could not be checked: {type(error).__name__}: {error}")
+            check = _crashed(step.name, error)
         if check.status == "fail":
             failed.add(step.name)
         yield replace(check, seconds=time.perf_counter() - began)
+
+
+def _crashed(name: str, error: Exception) -> Check:
+    """A failed check with the error in it; errors of this library say what is wrong by themselves."""
+    if isinstance(error, ModelError | TextError):
+        return Check(name, "fail", str(error))
+    return Check(name, "fail", f"could not be checked: {type(error).__name__}: {error}")
 
 
 def _named(layout: Layout, name: str | None) -> str:

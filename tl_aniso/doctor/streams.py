@@ -4,15 +4,15 @@ import torch
 from torch import Tensor
 
 from tl_aniso.capturing.hooks import tapped
+from tl_aniso.capturing.reduce import SINK_FACTOR
 from tl_aniso.capturing.run import capture
 from tl_aniso.doctor.check import Check
 from tl_aniso.doctor.delivery import Listener
 from tl_aniso.doctor.subject import Subject, percent
+from tl_aniso.questions.source import MOST_ZEROS
 
 __all__ = ["check_sinks", "check_zeros"]
 
-SINK_FACTOR = 10.0
-MOST_ZEROS = 0.01
 # d x d sums held while zeros are counted, in bytes: residual sites are skipped evenly until they fit.
 _BUDGET = 256 * 2**20
 
@@ -55,7 +55,7 @@ class _Norms(Listener):
 
     def residual(self, site: str, value: Tensor) -> None:
         """Keep the norms alone."""
-        self.norms[site] = value.float().norm(dim=-1)[0].double().cpu()
+        self.norms[site] = value.float().norm(dim=-1)[0].cpu().double()
 
 
 def check_sinks(subject: Subject) -> Check:

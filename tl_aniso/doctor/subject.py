@@ -20,6 +20,7 @@ __all__ = ["Subject", "evaluating", "first_tensor", "logits_of", "padded", "perc
 MOST_DOCUMENTS = 6
 MOST_TOKENS = 96
 FEWEST_TOKENS = 12
+_COMPANY = 3
 _RANDOM_LENGTHS = (96, 61, 74, 40, 85)
 
 
@@ -62,12 +63,18 @@ class Subject:
         return [m for m in self.layout.blocks[layer].matrices if m.role == "writer"]
 
     def of_one_half(self) -> tuple[list[int], ...]:
-        """The documents, each cut by a few tokens until all fall into one half, so that they can share a batch."""
+        """The documents, each cut by a few tokens until all fall into one half, so that they can share a batch.
+
+        Where that leaves fewer than three, documents read backwards join them.
+        """
         wanted = half_of(document_hash(self.documents[0]))
         found: dict[str, list[int]] = {}
-        for ids in self.documents:
-            lengths = range(len(ids), max(FEWEST_TOKENS, len(ids) - 12) - 1, -1)
-            cut = next((ids[:n] for n in lengths if half_of(document_hash(ids[:n])) == wanted), None)
+        for ids in (*self.documents, *(ids[::-1] for ids in self.documents)):
+            if len(found) >= _COMPANY and ids not in self.documents:
+                break
+            shortest = min(len(ids), max(FEWEST_TOKENS, len(ids) - 12))
+            cuts = (ids[:n] for n in range(len(ids), shortest - 1, -1))
+            cut = next((cut for cut in cuts if half_of(document_hash(cut)) == wanted), None)
             if cut is not None:
                 found.setdefault(document_hash(cut), cut)
         return tuple(found.values())
@@ -143,7 +150,10 @@ def logits_of(
     ids = ids.to(layout.device)
     inputs = {name: value.to(layout.device) for name, value in inputs.items()}
     if layout.wrapper == "hooked_transformer":
-        output = layout.root(ids, **inputs)
+        # Without the side it would look for padding by token id, and move positions.
+        mask = inputs.get("attention_mask")
+        left = mask is not None and not bool(mask[:, 0].all())
+        output = layout.root(ids, padding_side="left" if left else "right", **inputs)
     else:
         output = layout.root(input_ids=ids, use_cache=False, **inputs)
     logits: Tensor = output if isinstance(output, Tensor) else output.logits
