@@ -131,6 +131,7 @@ def _places(subject: Subject) -> _Places:
         residuals.append(residual_site(layer, "pre"))
         weights += [matrix.sites[0] for matrix in chosen]
         spaces += [matrix.activation for matrix in chosen]
+    residuals.append(residual_site(subject.layers[-1], "post"))
     generator = torch.Generator().manual_seed(0)
     rank = min(_RANK, max(1, layout.d_model // 2))
     proxies = []
