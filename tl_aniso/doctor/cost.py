@@ -65,7 +65,7 @@ def check_cost(subject: Subject) -> Check:
             f"{n_layers} layers timed); {size}"
         )
         table += [("by default, every site and control", f"{total:.2g}", _size(whole))]
-        table += [("with proxies known", "about as long", _size(projected))]
+        table += [("with proxies known", "not timed", _size(projected))]
     if whole <= _SHARE_OF_FREE * available:
         return Check("cost of measuring", "info", found, table=tuple(table))
     return Check(
