@@ -1,40 +1,28 @@
 """The doctor passes on sound models of every kind, and names the cause on each of several broken on purpose."""
 
 import copy
-import json
 from typing import Any
 
 import pytest
 import torch
 from tokenizers import processors
 
+from tests.doctor_models import TEXTS, doctors_tokenizer, model_for
 from tests.models import ARCHITECTURES, as_bridge, tiny_model
 from tl_aniso.capturing.bind import bind
 from tl_aniso.capturing.run import capture
-from tl_aniso.cli import main
-from tl_aniso.commands import doctor as command
 from tl_aniso.doctor import Diagnosis, diagnose, run
 from tl_aniso.doctor.cost import bytes_of_sums
-from tl_aniso.errors import ModelError, TextError
-from tl_aniso.models import LoadedModel
-from tl_aniso.training import train_tokenizer
+from tl_aniso.errors import TextError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-TEXTS = [
-    f"the {a} {b} sat on the {c} and looked at the {b} of the {a} again, then at the {c} once more and left it alone"
-    for a, b, c in [(a, b, c) for a in ("old", "red", "wet") for b in ("cat", "dog") for c in ("mat", "bed")]
-]
 SKIPPED_BY_NAN = 9
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return train_tokenizer(TEXTS, 300)
-
-
-def model_for(tokenizer: Any, kind: str = "llama", **changes: Any) -> Any:
-    return tiny_model(kind, vocab_size=len(tokenizer), bos_token_id=0, eos_token_id=0, **changes)
+    return doctors_tokenizer()
 
 
 def check_of(found: Diagnosis, part: str) -> Any:
@@ -349,67 +337,6 @@ def test_sizes_are_those_of_a_capture(tokenizer: Any) -> None:
         n += sum(map(len, held.controls.values()))
         n -= 2  # the output of each block but the last answers under a second name, in two of the tables
         assert bytes_of_sums(bind(model), with_proxies=False) == 2 * n * 32 * 32 * 8
-
-
-# -- command line -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def text_file(tmp_path: Any) -> Any:
-    path = tmp_path / "text.jsonl"
-    path.write_text("\n".join(json.dumps({"text": text}) for text in TEXTS), encoding="utf-8")
-    return path
-
-
-def test_the_command_passes_and_writes_a_page(tokenizer: Any, text_file: Any, tmp_path: Any, capsys: Any) -> None:
-    directory, out = tmp_path / "model", tmp_path / "out"
-    model_for(tokenizer).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    assert main(["doctor", str(directory), "--text", str(text_file), "--out", str(out)]) == 0
-    page = (out / "doctor.html").read_text(encoding="utf-8")
-    assert "gradients equal autograd" in page
-    assert "all checks passed" in page
-    shown = capsys.readouterr().out
-    assert f"{directory} (LlamaForCausalLM, 2 layers, d_model 32): all checks passed" in " ".join(shown.split())
-    assert main(["doctor", str(directory), "--text", str(text_file), "--out", str(out)]) == 0  # replaces the first
-
-
-def test_a_broken_model_exits_1(tokenizer: Any, tmp_path: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_for(tokenizer, attention_dropout=0.1).train()
-    loaded = LoadedModel(model, tokenizer, "<img src=x onerror=alert(1)>\x1b[31m", "local")
-    monkeypatch.setattr(command, "load_model", lambda *_, **__: loaded)
-    assert main(["doctor", "anything", "--out", str(tmp_path / "out")]) == 1
-    shown = capsys.readouterr().out
-    assert "FAIL         evaluation mode" in shown
-    assert "attention_dropout = 0.1" in shown
-    assert "\x1b" not in shown
-    page = (tmp_path / "out" / "doctor.html").read_text(encoding="utf-8")
-    assert "<img" not in page
-    assert "&lt;img src=x" in page
-
-
-def test_a_model_that_does_not_load_exits_1(tmp_path: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> LoadedModel:
-        raise ModelError("the checkpoint of x lacks 3 weights")
-
-    monkeypatch.setattr(command, "load_model", refuse)
-    assert main(["doctor", "x", "--out", str(tmp_path / "out")]) == 1
-    assert "FAIL         the model loads: the checkpoint of x lacks 3 weights" in capsys.readouterr().out
-
-
-def test_bad_arguments_exit_2_before_anything_is_loaded(
-    tmp_path: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command, "load_model", lambda *_, **__: pytest.fail("loaded"))
-    assert main(["doctor", "x", "--text", str(tmp_path / "none.txt"), "--out", str(tmp_path / "out")]) == 2
-    assert "none.txt" in capsys.readouterr().err
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").touch()
-    assert main(["doctor", "x", "--out", str(tmp_path / "mine")]) == 2
-    assert "thesis.tex" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as caught:
-        main(["doctor"])
-    assert caught.value.code == 2
 
 
 def test_text_that_holds_nothing_is_an_error(tokenizer: Any) -> None:
