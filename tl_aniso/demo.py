@@ -18,7 +18,6 @@ from tl_aniso.capturing.sums import HALVES
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.questions import ablation_isotropy, tangent_energy
 from tl_aniso.questions.by_step import energy_by_step
-from tl_aniso.questions.energy_rows import ENERGY_CONTROLS
 from tl_aniso.subspace import TangentProxies, fit_tangent_proxies
 from tl_aniso.text import document_hash, half_of, local_corpus, split_documents
 from tl_aniso.training import DecoderRecipe, measured_documents, pack_windows, train_decoder, train_tokenizer
@@ -127,9 +126,7 @@ class _Probe:
             step=step,
             tokens_seen=step * self.recipe.batch_size * self.recipe.context,
         )
-        energy = tangent_energy(
-            held, proxies=self.proxies, gradients=("activation", "weight"), controls=ENERGY_CONTROLS
-        )
+        energy = tangent_energy(held, proxies=self.proxies, gradients=("activation", "weight"))
         isotropy = ablation_isotropy(held, proxies=self.proxies, gradients=("none", "activation", "weight"))
         self.notes.update(dict.fromkeys((*energy.notes, *isotropy.notes)))
         frame = pd.concat([energy.frame, isotropy.frame], ignore_index=True)

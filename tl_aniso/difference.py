@@ -20,6 +20,10 @@ _FOUND = ("value", "control_value", "null_mean", "null_std", "z", "p_value", "p_
 _NOTHING = Contrast(math.nan, math.nan, math.nan, math.nan)
 
 
+# What energies by document are enough for.
+_MEASURES = ("energy_share", "r_energy", "excess")
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Difference(Result):
     """Paired differences of two measurements of the same documents: a - b.
@@ -33,6 +37,8 @@ class Difference(Result):
       since R grows with width. ``control_value`` is 0 against the normal plane, and log of the ratio of the R that a
       control alone would give.
     * ``excess``: ``value`` is log(excess of a / excess of b), ``control_value`` is 0.
+
+    Other measures, whose variances stand beside no energies by document, have no rows.
 
     ``ci_low`` and ``ci_high`` are paired jackknife intervals of ``value`` (each shard is left out of a and b at
     once), ``p_value`` the t-test of the jackknife that ``value`` is 0, ``p_holm`` adjusted over sites. Columns that
@@ -164,7 +170,7 @@ def _rows(
         control = row["control"]
         effect = ShareKey(row["site"], row["gradient"], row["rank"], "none")
         known = effect._replace(control="none" if control in ("none", "normal") else control)
-        if known not in pairs:
+        if known not in pairs or row["measure"] not in _MEASURES:
             continue
         opposite = pairs[effect]
         other = others[(effect.site, effect.gradient, opposite.rank, control, row["measure"])]

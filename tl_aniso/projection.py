@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tl_aniso.weight_moments import RowWeights, gram_kernel, second_moment, symmetric_product
 
-__all__ = ["Factor", "Formed", "Rows", "control_energy", "embedding_factor", "gradient_energy"]
+__all__ = ["Factor", "Formed", "Rows", "control_energy", "embedding_factor", "energy_along", "gradient_energy"]
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,23 @@ def embedding_factor(rows: Rows, ids: Integer[Tensor, "one length"]) -> Factor:
     return Factor(None, formed=Formed(moment[None], carries[None], counts.square().sum()[None]))
 
 
+def energy_along(rows: Rows, factor: Factor, basis: Float[Tensor, "d k"]) -> Float[Tensor, "batch k"]:
+    """Energy of each sequence's gradient along each column of a basis; columns need not be orthogonal.
+
+    Example:
+        >>> import torch
+        >>> rows = Rows(torch.eye(3)[None], torch.ones(1, 3, dtype=torch.bool))
+        >>> energy_along(rows, Factor(2 * torch.eye(3)[None]), torch.eye(3)[:, :2]).tolist()
+        [[4.0, 4.0]]
+    """
+    if factor.formed is not None:
+        return ((factor.formed.moment @ basis) * basis).sum(1)
+    coordinates = rows.coordinates(basis)
+    if factor.values is None:
+        return (torch.bmm(factor.kernel, coordinates) * coordinates).sum(1)
+    return torch.bmm(coordinates.transpose(1, 2), factor.values).square().sum(2)
+
+
 def gradient_energy(
     rows: Rows, factor: Factor, basis: Float[Tensor, "d k"]
 ) -> tuple[Float[Tensor, "batch k"], Float[Tensor, " batch"]]:
@@ -149,14 +166,11 @@ def gradient_energy(
         >>> torch.allclose(along.sum(1), total)
         True
     """
+    along = energy_along(rows, factor, basis)
     if factor.formed is not None:
-        moment = factor.formed.moment
-        return ((moment @ basis) * basis).sum(1), moment.diagonal(dim1=1, dim2=2).sum(1)
-    coordinates = rows.coordinates(basis)
+        return along, factor.formed.moment.diagonal(dim1=1, dim2=2).sum(1)
     if factor.values is None:
-        along = (torch.bmm(factor.kernel, coordinates) * coordinates).sum(1)
         return along, (factor.kernel * rows.gram).sum((1, 2))
-    along = torch.bmm(coordinates.transpose(1, 2), factor.values).square().sum(2)
     length, d, side = rows.values.shape[1], rows.values.shape[2], factor.values.shape[2]
     # Either form G and take its norm, or multiply two length x length matrices element by element.
     if side * d <= length * (side + d):

@@ -110,10 +110,13 @@ class TangentEnergy(Result):
     Rows of the frame, by measure:
 
     * ``energy_share``, control ``none``: E with its exact normal null, z, p-value (planes from all of R^d) and
-      jackknife interval; with another control, ``control_value`` is that control's E.
+      jackknife interval; with another control, ``control_value`` is that control's E (of ``covariance_drawn`` the
+      mean over planes, with its deviation in ``null_std``).
     * ``r_energy``: odds(E) / odds(k/d), the ratio to the mean normal plane; against ``normal`` the control is 1 by
       definition, against another control ``control_value`` is the R that the control alone would give.
     * ``excess``: odds(E) / odds(E of the control); 1 where the control explains all of it.
+    * ``share_per_variance``, control ``next_k``: E over the share of variance that the first k components explain;
+      ``control_value`` the same of the next k.
 
     ``a - b`` of two results over the same documents is a `tl_aniso.difference.Difference`.
     """

@@ -7,6 +7,7 @@ import torch
 
 from tl_aniso.capturing.objectives import Losses, check_objective
 from tl_aniso.checks import MOST_SEED, as_integer, as_names
+from tl_aniso.controls.names import LABEL_PASSES, PERMUTED_TOKENS
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.sites import BASES
 from tl_aniso.weight_moments import CONTROL_NAMES
@@ -14,7 +15,7 @@ from tl_aniso.weight_moments import CONTROL_NAMES
 __all__ = ["EXTRA_PASSES", "GRADIENTS", "UNITS", "Options", "check_options"]
 
 GRADIENTS = ("activation", "weight")
-EXTRA_PASSES = ("shuffled_labels",)
+EXTRA_PASSES = (*LABEL_PASSES, PERMUTED_TOKENS)
 UNITS = ("sequence", "batch")
 _FILTERS = ("special", "sink")
 # More would be more than documents, and a jackknife leaves out each in turn.
@@ -47,6 +48,11 @@ class Options:
     losses: Losses | None = None
     heads: bool = False
     keep_rows: int = 0
+
+    @property
+    def label_passes(self) -> tuple[str, ...]:
+        """The extra passes that send a gradient of other targets back; the others run forward on other text."""
+        return tuple(name for name in self.extra_passes if name in LABEL_PASSES)
 
     @property
     def autocast(self) -> torch.dtype | None:

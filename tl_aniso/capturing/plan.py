@@ -1,7 +1,7 @@
 """Decide what a capture sums, and how much memory that takes, before the model runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import get_args
 
 import psutil
@@ -12,6 +12,8 @@ from torch import Tensor
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.options import Options
 from tl_aniso.capturing.reduce import Pooled, Wanted
+from tl_aniso.controls.names import PERMUTED_TOKENS
+from tl_aniso.controls.planes import ControlPlanes
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.sites import role_of, select_sites, whole_site
 from tl_aniso.subspace import TangentProxies, TangentProxy
@@ -35,6 +37,7 @@ class Plan:
         n_bytes: their size, with that of the rows that are kept.
         proxy_sites: weight site -> where its proxy lives, where that is not on its own input or output.
         proxy_ids: gradient site -> the proxy that its gradients are projected on.
+        plane_ids: control -> what its planes are, for those that gradients are projected on beside the proxies'.
     """
 
     wanted: Wanted
@@ -44,6 +47,7 @@ class Plan:
     n_bytes: int
     proxy_sites: Mapping[str, str]
     proxy_ids: Mapping[str, str]
+    plane_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 def available_sites(layout: Layout, *, heads: bool) -> tuple[str, ...]:
@@ -67,6 +71,7 @@ def make_plan(
     special: tuple[int, ...],
     pooled: Pooled,
     n_halves: int,
+    planes: ControlPlanes | None = None,
 ) -> Plan:
     """Choose sites and sums.
 
@@ -76,6 +81,7 @@ def make_plan(
     Args:
         pooled: which d x d sums of weight gradients are kept.
         n_halves: halves of the text that hold documents.
+        planes: of controls, to project gradients on beside the proxies' own.
 
     Raises:
         SiteError: an unknown site, or a site without a proxy.
@@ -83,6 +89,8 @@ def make_plan(
     """
     if pooled not in get_args(Pooled):
         raise TlAnisoError(f"pooled must be one of {', '.join(get_args(Pooled))}, got {pooled!r}")
+    if planes is not None and proxies is None:
+        raise TlAnisoError("planes of controls stand beside known proxies; pass those too: proxies=...")
     known = available_sites(layout, heads=options.heads)
     chosen = select_sites(sites, known)
     if options.heads:
@@ -106,6 +114,7 @@ def make_plan(
         pooled=pooled,
         controls=options.controls,
         bases=_bases(layout, chosen_proxies),
+        planes=_planes(layout, planes, chosen_proxies),
         by_shard=frozenset(by_shard),
         n_shards=options.n_shards,
         special=special,
@@ -115,12 +124,14 @@ def make_plan(
         keep_rows=options.keep_rows,
         seed=options.seed,
     )
-    passes = 1 + len(options.extra_passes)
+    passes = 1 + len(options.label_passes)
+    # Activations of permuted tokens are never kept by shard: one sum a half.
+    permuted = n_halves * len(activations) if PERMUTED_TOKENS in options.extra_passes else 0
     summed = [(s, 1) for s in activations] + [(s, passes) for s in gradients]
     for site in weights:
         whole = pooled == "all" or site in by_shard
         summed.append((site, passes * (whole or pooled == "effect") + len(options.controls) * whole))
-    n_sums = n_halves * sum(n * (options.n_shards if s in by_shard else 1) for s, n in summed)
+    n_sums = permuted + n_halves * sum(n * (options.n_shards if s in by_shard else 1) for s, n in summed)
     names = tuple(dict.fromkeys((*residual, *inner, *weights)))
     return Plan(
         wanted,
@@ -130,6 +141,7 @@ def make_plan(
         n_sums * layout.d_model**2 * _BYTES + n_halves * len(activations) * options.keep_rows * layout.d_model * 4,
         places,
         {site: chosen_proxies[site].proxy_id for site in sorted(chosen_proxies)},
+        planes.ids() if planes is not None else {},
     )
 
 
@@ -187,3 +199,26 @@ def _bases(layout: Layout, proxies: Mapping[str, TangentProxy]) -> dict[str, Flo
         if proxy.site not in tensors:
             tensors[proxy.site] = proxy.basis.to(layout.device, torch.float32)
     return {site: tensors[proxy.site] for site, proxy in proxies.items()}
+
+
+def _planes(
+    layout: Layout, planes: ControlPlanes | None, proxies: Mapping[str, TangentProxy]
+) -> dict[str, dict[str, Float[Tensor, "d columns"]]]:
+    """Columns per control and gradient site, one tensor per control and proxy, as `_bases` has them."""
+    tensors: dict[tuple[str, str], Float[Tensor, "d columns"]] = {}
+    found: dict[str, dict[str, Float[Tensor, "d columns"]]] = {control: {} for control in planes or ()}
+    for control in found:
+        for site, proxy in proxies.items():
+            key = (control, proxy.site)
+            columns = None if planes is None else planes.at(*key)
+            if columns is None:
+                continue  # the control has no plane there, as other_layer has none at the unembedding
+            if columns.shape[0] != layout.d_model:
+                raise TlAnisoError(
+                    f"the planes of {control} at {proxy.site} have width {columns.shape[0]}, the model has d_model "
+                    f"{layout.d_model}"
+                )
+            if key not in tensors:
+                tensors[key] = columns.to(layout.device, torch.float32)
+            found[control][site] = tensors[key]
+    return found

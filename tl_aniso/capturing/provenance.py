@@ -93,6 +93,7 @@ def describe(
             "sites": list(plan.sites),
             "proxies": dict(plan.proxy_ids),
             "proxy_sites": dict(plan.proxy_sites),
+            "planes": dict(plan.plane_ids),
         },
         "text": {
             "documents": sorted(found.documents),

@@ -16,7 +16,7 @@ from tl_aniso.capturing.layout import Layout, Matrix
 from tl_aniso.capturing.objectives import Targets
 from tl_aniso.capturing.sums import HALVES, MAIN, EnergyKey, SumKey, Sums
 from tl_aniso.errors import UndefinedMeasureError
-from tl_aniso.projection import Factor, Rows, control_energy, embedding_factor, gradient_energy
+from tl_aniso.projection import Factor, Rows, control_energy, embedding_factor, energy_along, gradient_energy
 from tl_aniso.reservoir import Reservoir
 from tl_aniso.sites import EMBEDDING, head_site
 from tl_aniso.text.sequences import Batch
@@ -45,6 +45,7 @@ class Wanted:
         pooled: d x d sums of weight gradients: "all", the "effect" without its controls, or "none".
         controls: names of the closed-form controls of weight gradients.
         bases: gradient site -> orthonormal proxy basis, d x k, on the site's device; projected energies are kept.
+        planes: control -> gradient site -> columns, d x n: the effect's energies along them are kept beside.
         by_shard: sites whose d x d sums are kept by shard.
         n_shards: number of shards.
         special: token ids whose rows are left out.
@@ -61,6 +62,7 @@ class Wanted:
     pooled: Pooled = "all"
     controls: tuple[str, ...] = ()
     bases: Mapping[str, Float[Tensor, "d k"]] = field(default_factory=dict)
+    planes: Mapping[str, Mapping[str, Float[Tensor, "d n"]]] = field(default_factory=dict)
     by_shard: frozenset[str] = frozenset()
     n_shards: int = 8
     special: tuple[int, ...] = ()
@@ -167,8 +169,10 @@ class Reducer:
         basis = self.wanted.bases.get(site)
         if basis is not None:
             rows = gradient.float() * keep[..., None]
-            along = (rows @ basis).square().sum(1)
-            self._add_energy("activation_gradient", "none", site, along, rows.square().sum((1, 2)))
+            along, total = (rows @ basis).square().sum(1), rows.square().sum((1, 2))
+            self._add_energy("activation_gradient", "none", site, along, total)
+            for control, columns in self._planes(site):
+                self._add_energy("activation_gradient", control, site, (rows @ columns).square().sum(1), total)
 
     @_in_float32
     def matrix_gradient(self, matrix: Matrix, inputs: Tensor, gradient: Tensor) -> None:
@@ -296,6 +300,12 @@ class Reducer:
             raise UndefinedMeasureError(f"{kind.replace('_', ' ')} at {site}: energies are not finite")
         self.sums.add_energy(key, HALVES.index(self._half), self._shards_of(kind), columns, self.wanted.n_shards)
 
+    def _planes(self, site: str) -> list[tuple[str, Float[Tensor, "d n"]]]:
+        """The planes of controls at a gradient site; other passes are not compared in them."""
+        if self.variant != MAIN:
+            return []
+        return [(control, sites[site]) for control, sites in self.wanted.planes.items() if site in sites]
+
     def _rows(self, values: Tensor, group: str | None) -> Rows:
         """The residual side; matrices that read one input share what is derived from it."""
         if group is None:
@@ -308,7 +318,10 @@ class Reducer:
         """Second moment and projected energies of one matrix' gradient, and of its controls."""
         basis = self.wanted.bases.get(site)
         if basis is not None:
-            self._add_energy("weight_gradient", "none", site, *gradient_energy(rows, factor, basis))
+            along, total = gradient_energy(rows, factor, basis)
+            self._add_energy("weight_gradient", "none", site, along, total)
+            for control, columns in self._planes(site):
+                self._add_energy("weight_gradient", control, site, energy_along(rows, factor, columns), total)
         if self._sums_wanted(site, control=False):
             for part, key in self._parts("weight_gradient", "none", site):
                 self._add_sum(key, rows.values[part], factor.moment(rows, part))

@@ -13,6 +13,7 @@ from tl_aniso.capturing.hooks import tapped
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.objectives import Targets, causal_targets, shuffled_targets
 from tl_aniso.capturing.options import Options, check_options
+from tl_aniso.capturing.permuted import add_permuted_activations
 from tl_aniso.capturing.plan import Plan, Pooled, check_size, make_plan
 from tl_aniso.capturing.prepare import PreparedText, default_batch_size, prepare_text
 from tl_aniso.capturing.provenance import describe
@@ -20,6 +21,8 @@ from tl_aniso.capturing.reduce import Reducer
 from tl_aniso.capturing.store import Capture
 from tl_aniso.capturing.sums import MAIN, Sums
 from tl_aniso.checks import as_integer, as_names
+from tl_aniso.controls.names import PERMUTED_TOKENS
+from tl_aniso.controls.planes import ControlPlanes
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.progress import say, track
 from tl_aniso.sites import UNEMBEDDING, UNEMBEDDING_INPUT
@@ -57,6 +60,7 @@ def capture(
     progress: bool = True,
     tokenizer: Any = None,
     pooled: Pooled | None = None,
+    planes: ControlPlanes | None = None,
 ) -> Capture:
     """Run documents through a model once and keep the sums that every later question needs.
 
@@ -73,7 +77,9 @@ def capture(
         proxies: known tangent proxies; weight gradients are then projected on them, shard by shard, instead of
             being summed as d x d matrices.
         controls: closed-form controls of weight gradients: "input_energy", "sign_flip", "shuffled_g".
-        extra_passes: "shuffled_labels" sends a second gradient back, of targets permuted within each sequence.
+        extra_passes: "shuffled_labels" sends a second gradient back, of targets permuted within each sequence;
+            "permuted_tokens" runs forward over each document with its tokens permuted, and keeps the activations in
+            ``.variants["permuted_tokens"].activations``.
         sites: names or shell-style patterns; None for every site.
         objective: None or "causal": summed next-token cross-entropy. Or a callable ``(logits, ids, mask) -> losses``
             of one sequence at a time, without padding (1 x length x vocabulary in float32, 1 x length, 1 x length),
@@ -103,6 +109,8 @@ def capture(
         tokenizer: the model's tokenizer, found by itself where the model was loaded from a path or id.
         pooled: d x d sums of weight gradients: "all" of them, of the "effect" without its controls, or "none"; by
             default "all" without proxies and "none" with them.
+        planes: of controls, as `tl_aniso.controls.fit_control_planes` returns them: with `proxies`, gradients are
+            projected on these too.
 
     Returns:
         A `Capture`.
@@ -151,6 +159,7 @@ def capture(
         batch_size=batch_size,
         max_bytes=max_bytes,
         pooled=pooled,
+        planes=planes,
         progress=progress,
     )
 
@@ -167,12 +176,15 @@ def run_capture(
     batch_size: int | None = None,
     max_bytes: int | None = None,
     pooled: Pooled | None = None,
+    planes: ControlPlanes | None = None,
     progress: bool = True,
     description: str = "capture",
 ) -> Capture:
     """`capture` on text that was prepared, and options that were checked, before."""
     if proxies is not None and not isinstance(proxies, TangentProxies):
         raise TlAnisoError(f"proxies must be TangentProxies, as fit_tangent_proxies returns them, got {proxies!r}")
+    if planes is not None and not isinstance(planes, ControlPlanes):
+        raise TlAnisoError(f"planes must be ControlPlanes, as fit_control_planes returns them, got {planes!r}")
     size = default_batch_size(layout, prepared.seq_len)
     size = size if batch_size is None else as_integer("batch_size", batch_size, least=1)
     limit = None if max_bytes is None else as_integer("max_bytes", max_bytes, least=0)
@@ -185,6 +197,7 @@ def run_capture(
         special=prepared.special,
         pooled=pooled or ("all" if proxies is None else "none"),
         n_halves=len(prepared.halves),
+        planes=planes,
     )
     say(
         f"{description}: {len(prepared.sequences.sequences)} sequences, {prepared.sequences.n_tokens} tokens; "
@@ -240,15 +253,19 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
             sums.tally(f"targets|{batch.half}", n_losses)
             if not backward:
                 continue
-            tap.backward(hidden, head.gradient, again=bool(options.extra_passes))
-            for left, name in enumerate(reversed(options.extra_passes)):
+            tap.backward(hidden, head.gradient, again=bool(options.label_passes))
+            for left, name in enumerate(reversed(options.label_passes)):
                 shuffled = shuffled_targets(targets, batch.sequences, options.seed)
                 head = _causal(unembed, hidden, shuffled, inner, reducer.counted, joined)
                 reducer.start_variant(name)
                 reducer.head(hidden, head)
                 sums.tally(f"loss|{name}|{batch.half}", float(head.loss.sum()))
-                tap.backward(hidden, head.gradient, again=left + 1 < len(options.extra_passes))
+                tap.backward(hidden, head.gradient, again=left + 1 < len(options.label_passes))
             reducer.start_variant(MAIN)
+    if PERMUTED_TOKENS in options.extra_passes:
+        add_permuted_activations(
+            layout, batches, plan.wanted, sums, seed=options.seed, dtype=options.autocast, progress=progress
+        )
     return sums
 
 

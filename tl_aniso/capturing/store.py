@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -58,12 +59,17 @@ class MissingSiteError(SiteError, KeyError):
 
 
 class Variant:
-    """The gradients of one pass of a capture, over some halves of its documents."""
+    """What one extra pass of a capture summed, over some halves of its documents."""
 
     def __init__(self, owner: "Capture", name: str, halves: tuple[str, ...]) -> None:
         self._owner = owner
         self._name = name
         self._halves = halves
+
+    @property
+    def activations(self) -> SiteMoments:
+        """Moments of activations, of a pass over other text (``permuted_tokens``); else empty."""
+        return self._owner._site_moments(self._name, "activation", "none", self._halves)
 
     @property
     def activation_gradients(self) -> SiteMoments:
@@ -141,7 +147,7 @@ class Capture:
 
     @property
     def variants(self) -> dict[str, Variant]:
-        """The extra passes: name -> gradients."""
+        """The extra passes: name -> gradients, or activations where the text was another."""
         names = {key.variant for key in self._sums.moments} | {key.variant for key in self._sums.energies}
         names -= {MAIN}
         return {name: Variant(self, name, self._halves) for name in sorted(names - {MAIN})}
@@ -227,6 +233,26 @@ class Capture:
             for shard, moments in self._sums.shards(variant, kind, control, name, half).items():
                 found[shard] = found[shard] + moments if shard in found else moments.copy()
         return found
+
+    def with_variant(self, name: str, other: "Capture") -> "Capture":
+        """The same capture with the projected energies of another one's effect as a variant: paired by shard.
+
+        Args:
+            name: of the variant, such as "untrained".
+            other: of the same text and options, projected on proxies of its own.
+
+        Raises:
+            MergeError: another text, or other halves.
+        """
+        if self._halves != other._halves or self._metadata["text"] != other._metadata["text"]:
+            raise MergeError(f"the variant {name} was measured on another text, so its shards do not pair")
+        sums = Sums()
+        sums.moments, sums.tallies = dict(self._sums.moments), dict(self._sums.tallies)
+        sums.energies = dict(self._sums.energies)
+        for key, table in other._sums.energies.items():
+            if (key.variant, key.control) == (MAIN, "none"):
+                sums.energies[replace(key, variant=name)] = table
+        return Capture(sums, self.metadata, self._aliases, self._halves)
 
     def excluded_share(self, site: str) -> float:
         """Share of rows that the filters left out at a residual site; NaN where none was seen."""

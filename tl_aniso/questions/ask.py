@@ -1,11 +1,14 @@
 """The two questions: does gradient energy concentrate in tangent directions, and does removing them help isotropy?"""
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from tl_aniso.ablation import check_settings
 from tl_aniso.capturing.store import Capture
 from tl_aniso.checks import MOST_SEED, as_integer, as_names
+from tl_aniso.controls.names import ALL, CLOSED_FORMS, LABEL_PASSES, PERMUTED_TOKENS, PLANE_CONTROLS
+from tl_aniso.controls.planes import ControlPlanes
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.evidence import EnergyShares
 from tl_aniso.questions.ablation_rows import ABLATION_KINDS, ablation_rows
@@ -16,9 +19,15 @@ from tl_aniso.questions.source import Measured, measured
 from tl_aniso.results import AblationIsotropy, TangentEnergy
 from tl_aniso.statistics import holm_over_sites
 from tl_aniso.subspace import TangentProxies
-from tl_aniso.weight_moments import CONTROL_NAMES
 
-__all__ = ["ablation_isotropy", "ablation_result", "energy_result", "tangent_energy"]
+__all__ = [
+    "ablation_isotropy",
+    "ablation_result",
+    "control_names",
+    "energy_result",
+    "had_controls",
+    "tangent_energy",
+]
 
 
 def tangent_energy(
@@ -31,6 +40,7 @@ def tangent_energy(
     controls: str | Sequence[str] | None = None,
     n_controls: int = 999,
     seed: int = 0,
+    planes: ControlPlanes | None = None,
     **options: Any,
 ) -> TangentEnergy:
     """Share of gradient energy in tangent directions, R over the exact normal control, and excess over others.
@@ -47,10 +57,13 @@ def tangent_energy(
         proxies: known proxies; by default fitted on the documents' half A.
         rank: of the proxies, or several ranks; min(16, d // 4) by default, at most d // 2.
         gradients: "weight", "activation", or both.
-        controls: of weight gradients: "input_energy", "sign_flip", "shuffled_g" (these by default; of a capture, all
-            that it holds), and "shuffled_labels" (a second backward pass).
+        controls: of weight gradients "input_energy", "sign_flip", "shuffled_g" (these by default; of a capture, all
+            that it holds); of both kinds "shuffled_labels" (a second backward pass), "permuted_tokens" (a second
+            forward pass), "other_layer", "covariance_drawn", "next_k" (other planes), "untrained" (a second
+            measurement, of the model re-initialised; with a model only); or "all".
         n_controls: planes for the Monte Carlo p-value; 0 for none, which also saves the d x d sums.
-        seed: of planes and permuted labels.
+        seed: of planes, permuted labels and tokens, and the weights of the untrained model.
+        planes: of controls, fitted before beside known `proxies` (`tl_aniso.controls.fit_control_planes`).
         **options: of `capture` (``sites``, ``objective``, ``unit``, ``basis``, ``heads``, ``seq_len``, ``batch_size``,
             ``progress``, ...), with a model.
 
@@ -58,7 +71,7 @@ def tangent_energy(
         A `TangentEnergy`; ``.frame`` has one row per (site, gradient, rank, measure, control).
 
     Raises:
-        TlAnisoError: rank above d // 2, an unknown control, and all that `capture` raises.
+        TlAnisoError: rank above d // 2, an unknown control or one that cannot be had, and all that `capture` raises.
         UndefinedMeasureError: constant activations, or a gradient that is exactly zero, naming the site.
 
     Example:
@@ -74,7 +87,9 @@ def tangent_energy(
     """
     kinds = _kinds(gradients, ("activation", "weight"))
     n_controls, seed = as_integer("n_controls", n_controls, least=0), as_integer("seed", seed, least=0, most=MOST_SEED)
-    names = _control_names(model_or_capture, controls)
+    if planes is not None and not isinstance(planes, ControlPlanes):
+        raise TlAnisoError(f"planes must be ControlPlanes, as fit_control_planes returns them, got {planes!r}")
+    names, strict = control_names(model_or_capture, controls)
     unknown = sorted(set(names) - set(ENERGY_CONTROLS))
     if unknown:
         raise TlAnisoError(f"controls holds {', '.join(unknown)}; known are {', '.join(ENERGY_CONTROLS)}")
@@ -89,7 +104,10 @@ def tangent_energy(
         sums="effect" if n_controls else "none",
         seed=seed,
         options=options,
+        planes=planes,
+        strict=strict,
     )
+    names, found = (names, found) if strict else had_controls(found, names)
     return energy_result(found, kinds, ranks, names, n_controls=n_controls, seed=seed)
 
 
@@ -103,16 +121,24 @@ def energy_result(
     seed: int,
 ) -> TangentEnergy:
     """`tangent_energy` from what was measured before."""
+    undefined: dict[str, list[str]] = {}
     rows = [
         row
         for site, kind in _sites(found, kinds)
-        for row in energy_rows(found, site, kind, ranks, controls, n_controls=n_controls, seed=seed)
+        for row in energy_rows(
+            found, site, kind, ranks, controls, n_controls=n_controls, seed=seed, undefined=undefined
+        )
     ]
     _refuse_nothing(rows, kinds)
+    notes = tuple(
+        f"no {control} at {', '.join(sites[:3])}{' ...' if len(sites) > 3 else ''}: its planes there have fewer "
+        "directions than the rank asks for"
+        for control, sites in undefined.items()
+    )
     text, options = found.capture.metadata["text"], found.capture.metadata["options"]
     documents = [document for document, half in text["halves"].items() if half in found.capture.halves]
     shares = EnergyShares.of_rows(rows, documents, options["n_shards"])
-    return TangentEnergy(holm_over_sites(to_frame(rows)), found.notes, shares)
+    return TangentEnergy(holm_over_sites(to_frame(rows)), (*found.notes, *notes), shares)
 
 
 def ablation_isotropy(
@@ -231,13 +257,33 @@ def _ranks(rank: Any) -> tuple[int, ...] | None:
     return tuple(sorted(ranks))
 
 
-def _control_names(source: Any, controls: Any) -> tuple[str, ...]:
+def control_names(source: Any, controls: Any) -> tuple[tuple[str, ...], bool]:
+    """The controls asked for, and whether each of them must be had."""
     if controls is not None:
-        return as_names("controls", controls)
-    if isinstance(source, Capture):
-        held = source.metadata["options"]
-        return (*held["controls"], *held["extra_passes"])
-    return CONTROL_NAMES
+        names = as_names("controls", controls)
+        return (ENERGY_CONTROLS, False) if ALL in names else (names, True)
+    return (_held(source) if isinstance(source, Capture) else CLOSED_FORMS), True
+
+
+def _held(capture: Capture) -> tuple[str, ...]:
+    """The controls that a capture holds without more ado."""
+    options = capture.metadata["options"]
+    passes = [name for name in options["extra_passes"] if name in LABEL_PASSES or not options["proxies"]]
+    names = {*options["controls"], *passes, *options.get("planes", {}), *capture.variants} & set(ENERGY_CONTROLS)
+    if PERMUTED_TOKENS not in passes and PERMUTED_TOKENS not in options.get("planes", {}):
+        names -= {PERMUTED_TOKENS}
+    return tuple(name for name in ENERGY_CONTROLS if name in names)
+
+
+def had_controls(found: Measured, controls: Sequence[str]) -> tuple[tuple[str, ...], Measured]:
+    """Of several controls those that what was measured can answer; a note names the others."""
+    planes = {*found.planes, *found.capture.metadata["options"].get("planes", {})}
+    held = set(_held(found.capture)) - set(PLANE_CONTROLS) | planes
+    lacking = [name for name in controls if name not in held and name not in PLANE_CONTROLS]
+    if lacking:  # why planes are lacking was noted where they were fitted
+        note = f"without the controls {', '.join(lacking)}: the capture does not hold them"
+        found = dataclasses.replace(found, notes=(*found.notes, note))
+    return tuple(name for name in controls if name in held), found
 
 
 def _sites(found: Measured, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:

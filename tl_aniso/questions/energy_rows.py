@@ -3,20 +3,21 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from tl_aniso.capturing.options import EXTRA_PASSES
-from tl_aniso.capturing.sums import MAIN, Kind
+from tl_aniso.capturing.sums import Kind
+from tl_aniso.controls.names import CONTROLS, NEXT_K
 from tl_aniso.energy import energy_null, excess, odds, p_value_of_share, r_energy
 from tl_aniso.errors import TlAnisoError
+from tl_aniso.questions.control_shares import ControlShares, control_shares, controls_for, variance_shares
 from tl_aniso.questions.frame import Row, capture_fields, site_fields
 from tl_aniso.questions.shares import Shares, gradient_moments, shares_of
 from tl_aniso.questions.source import Measured
+from tl_aniso.sites import layer_of
 from tl_aniso.statistics import Interval
 from tl_aniso.subspace import TangentProxy
-from tl_aniso.weight_moments import CONTROL_NAMES
 
 __all__ = ["ENERGY_CONTROLS", "energy_rows", "ranks_of"]
 
-ENERGY_CONTROLS = (*CONTROL_NAMES, *EXTRA_PASSES)
+ENERGY_CONTROLS = CONTROLS
 
 _KINDS: dict[str, Kind] = {"weight": "weight_gradient", "activation": "activation_gradient"}
 
@@ -47,8 +48,12 @@ def energy_rows(
     *,
     n_controls: int,
     seed: int,
+    undefined: dict[str, list[str]] | None = None,
 ) -> Iterator[Row]:
-    """Every row of one site; those of energy_share also carry their `Shares` and the width, as ``shares`` and ``d``."""
+    """Every row of one site; those of energy_share also carry their `Shares` and the width, as ``shares`` and ``d``.
+
+    `undefined` collects, by control, sites where it has no plane of the rank asked for.
+    """
     capture, proxy = found.capture, found.proxy(site)
     kind = _KINDS[gradient]
     moments = gradient_moments(capture, kind, site)
@@ -67,24 +72,16 @@ def energy_rows(
             )
         common = {**base, "rank": rank}
         yield from _against_normal(common, effect, proxy, rank, moments, n_controls, seed)
-        for control in controls if gradient == "weight" else [c for c in controls if c in EXTRA_PASSES]:
-            other = _control_shares(found, kind, site, proxy, rank, control)
+        for control in controls_for(gradient, tuple(controls)):
+            other = control_shares(found, kind, site, proxy, rank, control)
             if other is None:
-                raise TlAnisoError(
-                    f"the capture holds no control {control} at {site}; capture again with it, or leave it out of "
-                    "controls"
-                )
+                if undefined is not None and layer_of(site) is not None:
+                    undefined.setdefault(control, []).append(site)
+                continue
             yield from _against(common, effect, other, control, rank, proxy.d)
-
-
-def _control_shares(
-    found: Measured, kind: Kind, site: str, proxy: TangentProxy, rank: int, control: str
-) -> Shares | None:
-    if control in EXTRA_PASSES:
-        if control not in found.capture.variants:
-            return None
-        return shares_of(found.capture, kind, site, proxy, rank, variant=control)
-    return shares_of(found.capture, kind, site, proxy, rank, control=control, variant=MAIN)
+            if control == NEXT_K:
+                variances = variance_shares(found, proxy, rank)
+                yield _per_variance({**common, "control": control}, effect, other.shares, variances)
 
 
 def _against_normal(
@@ -123,16 +120,18 @@ def _against_normal(
     }
 
 
-def _against(common: Row, effect: Shares, other: Shares, control: str, rank: int, d: int) -> Iterator[Row]:
-    mine, theirs = effect.share, other.share
+def _against(common: Row, effect: Shares, other: ControlShares, control: str, rank: int, d: int) -> Iterator[Row]:
+    mine, theirs = effect.share, other.shares.share
     named = {**common, "control": control}
     yield {
         **named,
         "measure": "energy_share",
         "value": mine,
         "control_value": theirs,
+        "null_mean": other.mean,
+        "null_std": other.std,
         **_interval(effect.interval()),
-        "shares": other,
+        "shares": other.shares,
         "d": d,
     }
     low, high = effect.interval()
@@ -149,7 +148,20 @@ def _against(common: Row, effect: Shares, other: Shares, control: str, rank: int
         "measure": "excess",
         "value": excess(mine, theirs),
         "control_value": 1.0,
-        **_interval(effect.excess_interval(other)),
+        **_interval(effect.excess_interval(other.shares)),
+    }
+
+
+def _per_variance(named: Row, effect: Shares, other: Shares, variances: tuple[float, float]) -> Row:
+    """E over the share of variance that the same components explain, of the first k and of the next k."""
+    first, following = variances
+    low, high = effect.interval()
+    return {
+        **named,
+        "measure": "share_per_variance",
+        "value": effect.share / first,
+        "control_value": other.share / following if following > 0 else math.nan,
+        **_interval(Interval(low / first, high / first)),
     }
 
 

@@ -1,18 +1,20 @@
 """Shares of gradient energy of one site, from projected energies or from d x d sums, with what is known per shard."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
 from tl_aniso.capturing.store import Capture
-from tl_aniso.capturing.sums import MAIN, Kind
+from tl_aniso.capturing.sums import MAIN, Energies, Kind
+from tl_aniso.controls.planes import Columns, columns_of
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.moments import Moments
 from tl_aniso.statistics import Interval, odds_ratio_interval, share_interval
 from tl_aniso.subspace import TangentProxy
 
-__all__ = ["Shares", "gradient_moments", "shares_of"]
+__all__ = ["Shares", "first_columns", "gradient_moments", "shares_in_planes", "shares_of"]
 
 _NO_INTERVAL = Interval(float("nan"), float("nan"))
 
@@ -83,27 +85,70 @@ def shares_of(
     held = capture.metadata["options"]["proxies"].get(capture.canonical(site))
     table = capture.energies(kind, site, control=control, variant=variant)
     if table is not None and held == proxy.proxy_id:
-        by_shard = table.sum(0).numpy()
-        return _checked(by_shard[:, :rank].sum(1), by_shard[:, -1], True, site, control)
+        return first_columns(table, rank, site, control)
     basis = proxy.basis[:, :rank]
+    shares = _from_sums(capture, kind, site, [basis], control, variant)
+    if shares is None and table is not None:
+        raise TlAnisoError(
+            f"the capture holds energies at {site} along the proxy {held}, not along {proxy.proxy_id}; capture "
+            "again with these proxies, or with pooled='all'"
+        )
+    return None if shares is None else shares[0]
+
+
+def shares_in_planes(
+    capture: Capture, kind: Kind, site: str, proxy: TangentProxy, rank: int, control: str, columns: Columns | None
+) -> list[Shares] | None:
+    """Energy of the effect in the planes of a control, one entry a plane (see `tl_aniso.controls.columns_of`).
+
+    Args:
+        columns: the planes, for captures that kept d x d sums; those that were projected hold the energies.
+
+    Returns:
+        None where the capture holds no energies in the control's planes and the planes are not at hand either; an
+        empty list where the planes have fewer directions than `rank` asks for.
+
+    Raises:
+        UndefinedMeasureError: the gradient is exactly zero.
+    """
+    held = capture.metadata["options"]["proxies"].get(capture.canonical(site))
+    table = capture.energies(kind, site, control=control)
+    if table is not None and held == proxy.proxy_id:
+        by_shard = table.sum(0).numpy()
+        chosen = columns_of(control, rank, by_shard.shape[1] - 1)
+        return [_checked(by_shard[:, c].sum(1), by_shard[:, -1], True, site, "none") for c in chosen]
+    if columns is None:
+        return None
+    return _from_sums(
+        capture, kind, site, [columns[:, c] for c in columns_of(control, rank, columns.shape[1])], "none", MAIN
+    )
+
+
+def first_columns(table: Energies, rank: int, site: str, control: str) -> Shares:
+    """Projected energies in the first `rank` columns of a table, by shard."""
+    by_shard = table.sum(0).numpy()
+    return _checked(by_shard[:, :rank].sum(1), by_shard[:, -1], True, site, control)
+
+
+def _from_sums(
+    capture: Capture, kind: Kind, site: str, bases: Sequence[Columns], control: str, variant: str
+) -> list[Shares] | None:
+    """Energies in several planes, from d x d sums by shard if kept, else from the pooled one; None without either."""
     parts = capture.shard_moments(kind, site, control=control, variant=variant)
     is_sharded, n = bool(parts), capture.metadata["options"]["n_shards"]
     if not parts:
         pooled = gradient_moments(capture, kind, site, control=control, variant=variant)
         if pooled is None:
-            if table is not None:
-                raise TlAnisoError(
-                    f"the capture holds energies at {site} along the proxy {held}, not along {proxy.proxy_id}; capture "
-                    "again with these proxies, or with pooled='all'"
-                )
             return None
         parts, n = {0: pooled}, 1
     # In the order of the shards, those without text empty, so that results pair shard by shard.
-    selected, total = np.zeros(n), np.zeros(n)
+    selected, total = np.zeros((len(bases), n)), np.zeros(n)
     for shard, moments in parts.items():
         second = moments.second_moment() * moments.count
-        selected[shard], total[shard] = float(((second @ basis) * basis).sum()), float(second.trace())
-    return _checked(selected, total, is_sharded, site, control)
+        total[shard] = float(second.trace())
+        for plane, basis in enumerate(bases):
+            selected[plane, shard] = float(((second @ basis) * basis).sum())
+    return [_checked(part, total, is_sharded, site, control) for part in selected]
 
 
 def _checked(selected: np.ndarray, total: np.ndarray, by_shard: bool, site: str, control: str) -> Shares:

@@ -1,11 +1,12 @@
 """Both questions about one model from one pair of passes."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tl_aniso.questions.ask import ablation_result, energy_result
+from tl_aniso.controls.names import LABEL_PASSES
+from tl_aniso.questions.ask import ablation_result, control_names, energy_result, had_controls
 from tl_aniso.questions.source import Measured, measured
 from tl_aniso.results import AblationIsotropy, TangentEnergy
-from tl_aniso.weight_moments import CONTROL_NAMES
 
 __all__ = ["Single", "measure_once"]
 
@@ -24,6 +25,7 @@ def measure_once(
     *,
     rank: int | None = None,
     shuffled_labels: bool = False,
+    controls: str | Sequence[str] | None = None,
     n_controls: int = 999,
     n_planes: int = 100,
     seed: int = 0,
@@ -36,6 +38,7 @@ def measure_once(
         text: as `capture` takes it.
         rank: of the proxies.
         shuffled_labels: send a second gradient back, of permuted targets.
+        controls: as `tangent_energy` takes them; the closed forms by default.
         n_controls: planes for p-values.
         n_planes: normal planes removed per site.
         seed: of planes and permuted labels.
@@ -54,20 +57,23 @@ def measure_once(
         >>> found.measured.held_out
         True
     """
-    controls = (*CONTROL_NAMES, "shuffled_labels") if shuffled_labels else CONTROL_NAMES
+    names, strict = control_names(model, controls)
+    names = tuple(dict.fromkeys((*names, *(LABEL_PASSES if shuffled_labels else ()))))
     found = measured(
         model,
         text,
         proxies=None,
         rank=rank,
         kinds=("none", "activation", "weight"),
-        controls=controls,
+        controls=names,
         sums="effect",
         seed=seed,
         options=options,
+        strict=strict,
     )
+    names, found = (names, found) if strict else had_controls(found, names)
     ranks = None if rank is None else (rank,)
-    energy = energy_result(found, ("activation", "weight"), ranks, controls, n_controls=n_controls, seed=seed)
+    energy = energy_result(found, ("activation", "weight"), ranks, names, n_controls=n_controls, seed=seed)
     settings = {"n_controls": n_planes, "seed": seed}
     kinds = [kind for kind in ("none", "activation", "weight") if found.sites(kind)]
     return Single(energy, ablation_result(found, kinds, ranks, settings), found)

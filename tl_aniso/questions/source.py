@@ -1,24 +1,34 @@
 """From a model or a capture to what a question needs: proxies, the measured half, and notes for the reader."""
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tl_aniso.capturing.bind import bind
 from tl_aniso.capturing.layout import Layout
-from tl_aniso.capturing.options import EXTRA_PASSES, Options, check_options
+from tl_aniso.capturing.options import Options, check_options
 from tl_aniso.capturing.plan import available_sites
 from tl_aniso.capturing.prepare import PreparedText, prepare_text
 from tl_aniso.capturing.run import run_capture
 from tl_aniso.capturing.store import Capture
 from tl_aniso.checks import as_names
-from tl_aniso.errors import TextError, TlAnisoError
+from tl_aniso.controls.names import CLOSED_FORMS, COVARIANCE_DRAWN, LABEL_PASSES, PERMUTED_TOKENS, UNTRAINED
+from tl_aniso.controls.planes import ControlPlanes
+from tl_aniso.controls.untrained import reinitialised
+from tl_aniso.errors import TextError, TlAnisoError, UndefinedMeasureError
+from tl_aniso.questions.control_planes import (
+    fitting_passes,
+    fitting_sites,
+    needs_activations,
+    planes_for_capture,
+    planes_for_model,
+    to_fit,
+)
 from tl_aniso.sites import role_of, select_sites
 from tl_aniso.statistics import FEWEST_SHARDS
 from tl_aniso.subspace import TangentProxies, TangentProxy, check_rank, fit_tangent_proxies
 from tl_aniso.text import shard_of
-from tl_aniso.weight_moments import CONTROL_NAMES
 
 __all__ = ["Measured", "measured"]
 
@@ -38,6 +48,11 @@ _CHECKED: dict[str, Any] = {
 }
 _TEXT_OPTIONS: dict[str, Any] = {"seq_len": None, "tokenizer": None}
 
+_FITTED_APART = (
+    "the tangent planes were given, while planes of permuted_tokens and covariance_drawn were fitted on this model and "
+    "text; planes=fit_control_planes(...) of the same captures compares like with like"
+)
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -48,12 +63,14 @@ class Measured:
         proxies: frozen planes.
         held_out: whether no measured document was used to fit the planes.
         notes: for the reader of the result.
+        planes: of controls, beside the proxies.
     """
 
     capture: Capture
     proxies: TangentProxies
     held_out: bool
     notes: tuple[str, ...]
+    planes: ControlPlanes = field(default_factory=lambda: ControlPlanes({}))
 
     def proxy(self, site: str) -> TangentProxy:
         """The proxy of a site; sites that carry one tensor share one."""
@@ -84,8 +101,13 @@ def measured(
     sums: Literal["effect", "none"],
     seed: int,
     options: dict[str, Any],
+    planes: ControlPlanes | None = None,
+    strict: bool = True,
 ) -> Measured:
     """Proxies and the measured half, from a capture as it is or by running a model.
+
+    Args:
+        strict: raise where a control cannot be had; otherwise leave it out and say so in the notes.
 
     Raises:
         TlAnisoError: options that do not belong here, or too high a rank, before anything runs.
@@ -96,7 +118,7 @@ def measured(
                 f"a capture holds its text and options already; {', '.join(options) or 'text'} would be ignored. Pass "
                 "a model instead, or leave it out"
             )
-        return _from_capture(model_or_capture, proxies, rank)
+        return _from_capture(model_or_capture, proxies, planes, rank, kinds, controls, seed, strict)
     if proxies is not None and not isinstance(proxies, TangentProxies):
         raise TlAnisoError(f"proxies must be TangentProxies, as fit_tangent_proxies returns them, got {proxies!r}")
     if text is None:
@@ -109,18 +131,33 @@ def measured(
         raise TlAnisoError(f"unknown option {', '.join(unknown)}; see capture()")
     checked = check_options(
         gradients=[kind for kind in kinds if kind != "none"],
-        controls=[c for c in controls if c in CONTROL_NAMES] if "weight" in kinds else (),
-        extra_passes=[c for c in controls if c in EXTRA_PASSES],
+        controls=[c for c in controls if c in CLOSED_FORMS] if "weight" in kinds else (),
+        extra_passes=[c for c in controls if c in LABEL_PASSES and (strict or _is_causal(options))],
         keep_rows=0,
         seed=seed,
         **{name: options.get(name, default) for name, default in _CHECKED.items()},
     )
     words = {name: options.get(name, default) for name, default in _TEXT_OPTIONS.items()}
     prepared = prepare_text(model_or_capture, layout, text, n_shards=checked.n_shards, **words)
-    return _from_model(model_or_capture, layout, prepared, checked, proxies, rank, kinds, sums, options)
+    found = _from_model(
+        model_or_capture, layout, prepared, checked, proxies, rank, kinds, sums, options, controls, planes, strict
+    )
+    if UNTRAINED not in controls:
+        return found
+    bare = dataclasses.replace(checked, controls=(), extra_passes=())
+    return _with_untrained(found, model_or_capture, prepared, bare, rank, kinds, options)
 
 
-def _from_capture(capture: Capture, proxies: TangentProxies | None, rank: int | None) -> Measured:
+def _from_capture(
+    capture: Capture,
+    proxies: TangentProxies | None,
+    planes: ControlPlanes | None,
+    rank: int | None,
+    kinds: Sequence[str],
+    controls: Sequence[str],
+    seed: int,
+    strict: bool,
+) -> Measured:
     if rank is not None:
         check_rank(rank, capture.metadata["model"]["d_model"])
     if proxies is None:
@@ -131,7 +168,10 @@ def _from_capture(capture: Capture, proxies: TangentProxies | None, rank: int | 
             )
         proxies = fit_tangent_proxies(capture, rank)
     # Known planes too are measured on half B: the half they were not fitted on, where they come from here.
-    return _described(capture.measuring_half(), proxies, capture.in_sample)
+    found = _described(capture.measuring_half(), proxies, capture.in_sample)
+    sites = dict.fromkeys(found.proxy(site).site for kind in kinds for site in found.sites(kind))
+    planes = planes_for_capture(capture, proxies, planes, controls, sites, seed=seed, strict=strict)
+    return dataclasses.replace(found, planes=planes, notes=(*found.notes, *planes.notes))
 
 
 def _from_model(
@@ -144,6 +184,10 @@ def _from_model(
     kinds: Sequence[str],
     sums: Literal["effect", "none"],
     options: dict[str, Any],
+    controls: Sequence[str] = (),
+    planes: ControlPlanes | None = None,
+    strict: bool = True,
+    prefix: str = "",
 ) -> Measured:
     run = {name: options.get(name, default) for name, default in _RUN_OPTIONS.items()}
     weights = (*layout.weight_sites, *(layout.head_sites if checked.heads else ()))
@@ -161,11 +205,23 @@ def _from_model(
         if low:
             raise TlAnisoError(f"rank {rank} is above {low[0].requested_rank}, with which the proxies were fitted")
     whole = len(prepared.halves) < 2
-    if proxies is None:
+    in_planes = to_fit(controls, planes, n_layers=len(layout.blocks), strict=strict)
+    notes: tuple[str, ...] = ()
+    fitted = None
+    if proxies is None or needs_activations(in_planes, proxies):
         fitted_on = prepared if whole else prepared.restricted("A")
-        forward = dataclasses.replace(checked, gradients=(), extra_passes=())
-        capture = run_capture(model, layout, fitted_on, forward, sites=sites, description="fitting", **run)
-        proxies = fit_tangent_proxies(capture, rank)
+        forward = dataclasses.replace(checked, gradients=(), extra_passes=fitting_passes(in_planes))
+        fit_at = fitting_sites(layout, sites, chosen, in_planes, checked.basis)
+        fitted = run_capture(model, layout, fitted_on, forward, sites=fit_at, description=f"{prefix}fitting", **run)
+        if proxies is None:
+            proxies = fit_tangent_proxies(fitted, rank)
+        elif {PERMUTED_TOKENS, COVARIANCE_DRAWN}.intersection(in_planes):
+            notes = (_FITTED_APART,)
+    if in_planes:
+        planes = planes_for_model(
+            layout, fitted, proxies, chosen, in_planes, basis=checked.basis, seed=checked.seed, strict=strict
+        )
+        notes += planes.notes
     capture = run_capture(
         model,
         layout,
@@ -175,10 +231,36 @@ def _from_model(
         sites=sites,
         shard_sites=options.get("shard_sites", ()),
         pooled=sums,
-        description="measuring",
+        planes=planes,
+        description=f"{prefix}measuring",
         **run,
     )
-    return _described(capture, proxies, whole)
+    found = _described(capture, proxies, whole)
+    return dataclasses.replace(found, planes=planes or found.planes, notes=(*found.notes, *notes))
+
+
+def _with_untrained(
+    found: Measured,
+    model: Any,
+    prepared: PreparedText,
+    checked: Options,
+    rank: int | None,
+    kinds: Sequence[str],
+    options: dict[str, Any],
+) -> Measured:
+    """The same measurement of the model re-initialised, with proxies of its own, as a variant of the true one."""
+    copied = reinitialised(model, seed=checked.seed)
+    layout = bind(copied)
+    gradients = [kind for kind in kinds if kind != "none"]
+    if rank is None:
+        rank = max(proxy.requested_rank for proxy in found.proxies.values())
+    try:
+        twin = _from_model(
+            copied, layout, prepared, checked, None, rank, gradients, "none", options, prefix="untrained: "
+        )
+    except UndefinedMeasureError as error:
+        raise UndefinedMeasureError(f"the untrained copy of the model (control {UNTRAINED}): {error}") from error
+    return dataclasses.replace(found, capture=found.capture.with_variant(UNTRAINED, twin.capture))
 
 
 def _described(capture: Capture, proxies: TangentProxies, whole: bool) -> Measured:
@@ -233,6 +315,11 @@ def _underflow(capture: Capture) -> tuple[str, ...]:
         f"{100 * shares[worst]:.2g}% of the activation gradient at {worst} is exactly zero (above 1% at {len(many)} "
         "sites): small gradients underflow; measure in float32",
     )
+
+
+def _is_causal(options: Mapping[str, Any]) -> bool:
+    """Whether labels can be permuted: those of an objective of the user's own are its own business."""
+    return options.get("objective") in (None, "causal")
 
 
 def _fitted_halves(provenance: Any) -> Sequence[str]:
