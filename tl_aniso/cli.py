@@ -45,8 +45,14 @@ def build_parser() -> argparse.ArgumentParser:
     measure.add_argument("--seq-len", type=_positive, help="tokens in a sequence (min(512, context))")
     measure.add_argument("--batch-size", type=_positive, help="sequences in a batch")
     measure.add_argument("--max-documents", type=_positive, help="measure the first so many documents only")
+    measure.add_argument(
+        "--controls",
+        type=_names,
+        metavar="NAMES",
+        help="controls, separated by commas, or 'all'; see docs/method.md (input_energy,sign_flip,shuffled_g)",
+    )
     measure.add_argument("--shuffled-labels", action="store_true", help="a second backward pass with permuted targets")
-    measure.add_argument("--seed", type=int, default=0, help="of control planes and permuted labels (0)")
+    measure.add_argument("--seed", type=int, default=0, help="of control planes, permutations, untrained weights (0)")
 
     doctor = commands.add_parser("doctor", help="check on your model what this library promises, in about a minute")
     doctor.add_argument("model", metavar="MODEL", help="directory or hub id of a model")
@@ -103,6 +109,18 @@ def _unwind_when_told_to_stop() -> dict[int, Any]:
     wanted = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     caught = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
     return {number: signal.signal(number, signal.default_int_handler) for number in caught}
+
+
+def _names(text: str) -> tuple[str, ...]:
+    from tl_aniso.controls.names import ALL, CONTROLS
+
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    unknown = [name for name in names if name not in (*CONTROLS, ALL)]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(unknown) or 'no name'}: choose from {', '.join(CONTROLS)}, or {ALL}"
+        )
+    return names
 
 
 def _positive(text: str) -> int:

@@ -64,6 +64,25 @@ def test_measure_writes_table_page_and_proxies(model_directory, text_file, tmp_p
     assert "without tangent" in shown
 
 
+def test_measure_takes_the_names_of_controls_and_the_page_explains_them(model_directory, text_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    asked = ["--controls", "input_energy, next_k,untrained,permuted_tokens", "--shuffled-labels", "--sites", "*.W_V"]
+    assert main(["measure", str(model_directory), "--text", str(text_file), "--out", str(out), *asked]) == 0
+    frame = pd.read_csv(out / "results.csv")
+    shown = ["input_energy", "next_k", "untrained", "permuted_tokens", "shuffled_labels"]
+    assert list(dict.fromkeys(frame.loc[frame["measure"] == "excess", "control"])) == shown
+    page = (out / "report.html").read_text(encoding="utf-8")
+    explained = page.split("<h3>Controls</h3>")[1].split("</dl>")[0]
+    for name in ("normal plane", "input energy", "shuffled labels", "permuted tokens", "untrained model"):
+        assert f"<dt>{name}</dt>" in explained
+    assert "planes of its own: does it take training?" in explained
+    assert "sign flip" not in page
+    assert "untrained" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main(["measure", str(model_directory), "--text", str(text_file), "--controls", "next"])
+    assert "choose from input_energy" in capsys.readouterr().err
+
+
 def test_planes_of_the_measured_documents_are_called_in_sample(model_directory, tmp_path, capsys):
     text, out = tmp_path / "one.txt", tmp_path / "out"
     text.write_text(" ".join(TEXTS), encoding="utf-8")

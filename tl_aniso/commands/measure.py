@@ -31,6 +31,7 @@ def measure_command(options: argparse.Namespace) -> None:
             loaded.model,
             documents,
             rank=options.rank,
+            controls=options.controls,
             shuffled_labels=options.shuffled_labels,
             seed=options.seed,
             sites=options.sites,

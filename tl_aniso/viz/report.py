@@ -17,7 +17,9 @@ from tl_aniso.viz import figures
 from tl_aniso.viz.reading import read_frame
 from tl_aniso.viz.report_facts import methods_of, spelled
 from tl_aniso.viz.report_tables import energy_tables, full_table, isotropy_table
-from tl_aniso.viz.tables import energy_values, isotropy_values, steps_of
+from tl_aniso.viz.style import control_name
+from tl_aniso.viz.tables import controls_of, energy_values, isotropy_values, steps_of
+from tl_aniso.viz.wording import control_words
 
 __all__ = ["write_report"]
 
@@ -113,8 +115,15 @@ def _page(frame: Any, title: str, provenance: Mapping[str, Any], loss: Any, note
         figures=[_plot(name, figure) for name, figure in drawn],
         provenance=[(str(name), spelled(value)) for name, value in provenance.items()],
         methods=methods_of(frame),
+        controls=_explained(energy),
         plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
     )
+
+
+def _explained(energy: Any) -> list[tuple[str, str]]:
+    """Name and meaning of every control that the page shows."""
+    controls = [] if energy is None else [c for c in controls_of(energy) if control_words(c)]
+    return [(control_name(control), control_words(control)) for control in controls]
 
 
 def _plot(name: str, figure: go.Figure) -> dict[str, Any]:

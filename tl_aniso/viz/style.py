@@ -19,14 +19,32 @@ __all__ = [
 
 # After Okabe and Ito, moved to a lightness with a contrast of 3 or more on white as well as on near-black. Hue alone
 # never carries a meaning: every curve has a marker and a dash of its own.
-COLOURS = ("#1f78c8", "#d55e00", "#008f68", "#b5599b", "#a97700", "#7a7a7a", "#2f8f9d", "#8a6fd1")
+COLOURS = (
+    *("#1f78c8", "#d55e00", "#008f68", "#b5599b", "#a97700", "#7a7a7a", "#2f8f9d", "#8a6fd1"),
+    *("#c2566b", "#5f8a1f", "#9a6a4f"),
+)
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "star", "cross")
+_SYMBOLS = (
+    "circle",
+    "square",
+    "diamond",
+    "triangle-up",
+    "x",
+    "triangle-down",
+    "star",
+    "cross",
+    "pentagon",
+    "hexagon",
+    "hourglass",
+)
 _NAMES = {
     "none": "true gradient",
     "normal": "normal plane",
     "shuffled_g": "shuffled g",
+    "untrained": "untrained model",
+    "covariance_drawn": "covariance draws",
+    "next_k": "next k directions",
 }
 
 

@@ -1,10 +1,23 @@
-"""Small pieces of sentences."""
+"""Small pieces of sentences, and what each control is in plain language."""
 
 from typing import Any
 
 from tl_aniso.viz.style import step_text
 
-__all__ = ["capital", "joined", "ranges"]
+__all__ = ["capital", "control_words", "joined", "ranges"]
+
+_CONTROLS = {
+    "normal": "planes of the same rank beside the tangent plane, drawn uniformly; the exact mean over all of them",
+    "input_energy": "keeps what a matrix is given and drops the gradients: would the inputs alone lie there?",
+    "sign_flip": "keeps both and flips the sign of each token's gradient at random: does it take gradients that agree?",
+    "shuffled_g": "keeps both and deals the gradients out to other tokens: does it matter which goes with which?",
+    "shuffled_labels": "the gradients of targets permuted within each document: does it take the content of the text?",
+    "permuted_tokens": "the plane of the same documents with their tokens in random order: does it take their order?",
+    "other_layer": "the plane of the same kind of site half the depth away: does it take this very layer?",
+    "untrained": "the same model with new random weights and planes of its own: does it take training?",
+    "covariance_drawn": "planes spanned by random draws from the activations' covariance: any plane where the data lie",
+    "next_k": "the principal components that follow the plane's own: does it take the leading ones?",
+}
 
 
 def capital(text: str) -> str:
@@ -15,6 +28,16 @@ def capital(text: str) -> str:
         'Readers of W_Q'
     """
     return text[:1].upper() + text[1:]
+
+
+def control_words(control: str) -> str:
+    """What a control keeps and what it breaks, for a reader who does not know its name; empty if unknown.
+
+    Example:
+        >>> control_words("untrained")
+        'the same model with new random weights and planes of its own: does it take training?'
+    """
+    return _CONTROLS.get(control, "")
 
 
 def joined(parts: list[str]) -> str:
