@@ -219,7 +219,7 @@ class TestOptions:
             {"gradients": "weights"},
             {"controls": ["other_layer"]},
             {"controls": 5},
-            {"extra_passes": "permuted_tokens"},
+            {"extra_passes": "permuted"},
             {"exclude": "pads"},
             {"weight_exclude": "sink"},
             {"objective": "mlm"},

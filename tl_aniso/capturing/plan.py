@@ -45,8 +45,8 @@ class Plan:
     matrices: frozenset[str]
     n_sums: int
     n_bytes: int
-    proxy_sites: Mapping[str, str]
-    proxy_ids: Mapping[str, str]
+    proxy_sites: Mapping[str, str] = field(default_factory=dict)
+    proxy_ids: Mapping[str, str] = field(default_factory=dict)
     plane_ids: Mapping[str, str] = field(default_factory=dict)
 
 
