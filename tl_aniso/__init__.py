@@ -54,7 +54,12 @@ _HOMES = {
 }
 
 
+_ROOMS = ("adapters",)  # of these, the module is what is public
+
+
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"tl_aniso.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'tl_aniso' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)
@@ -63,4 +68,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    return sorted({*globals(), *__all__, *_ROOMS})

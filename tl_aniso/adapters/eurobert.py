@@ -1,0 +1,28 @@
+"""EuroBERT: Llama's block with attention in both directions."""
+
+from typing import Any
+
+from tl_aniso.adapters.parts import LlamaArchitectureAdapter
+
+__all__ = ["EuroBertAdapter"]
+
+
+class EuroBertAdapter(LlamaArchitectureAdapter):
+    """Adapter of ``EuroBertForMaskedLM``.
+
+    The bridge computes attention itself here. Without padding SDPA hands it no mask, and it would then take the causal one.
+
+    Example:
+        >>> from tl_aniso.adapters import ARCHITECTURES
+        >>> ARCHITECTURES["EuroBertForMaskedLM"].endswith(EuroBertAdapter.__name__)
+        True
+    """
+
+    supports_generation = False
+    supports_causal_loss = False
+    applicable_phases = [1, 2, 3]  # noqa: RUF012 -- overrides a plain list; of them, only 4 writes text
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        self.cfg.attention_dir = "bidirectional"
+        self.component_mapping["blocks"].submodules["attn"].is_causal = False

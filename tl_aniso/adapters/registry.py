@@ -1,0 +1,83 @@
+"""Make the adapters known to TransformerLens, in every list that it asks."""
+
+from importlib import import_module
+from typing import Any
+
+from tl_aniso.adapters.versions import moved
+
+__all__ = ["ARCHITECTURES", "boot", "register"]
+
+# class of transformers -> module and class of its adapter; the entry points in pyproject.toml say the same
+ARCHITECTURES = {
+    "EuroBertForMaskedLM": "tl_aniso.adapters.eurobert:EuroBertAdapter",
+    "ModernBertForMaskedLM": "tl_aniso.adapters.modernbert:ModernBertAdapter",
+    "CamembertForMaskedLM": "tl_aniso.adapters.roberta:CamembertAdapter",
+    "XLMRobertaForMaskedLM": "tl_aniso.adapters.roberta:XLMRobertaAdapter",
+}
+
+
+def register() -> tuple[str, ...]:
+    """Make the encoders of `ARCHITECTURES` known to TransformerLens in this process.
+
+    ``TransformerBridge.boot_transformers`` then takes them, and ``build_bridge_from_module``. Calling it again changes
+    nothing. An architecture that TransformerLens has an adapter of its own for keeps that one.
+
+    Returns:
+        The classes that the adapters of this package now serve.
+
+    Raises:
+        ModelError: a TransformerLens that the adapters are not written for, or whose private lists moved.
+
+    Example:
+        >>> register()
+        ('EuroBertForMaskedLM', 'ModernBertForMaskedLM', 'CamembertForMaskedLM', 'XLMRobertaForMaskedLM')
+    """
+    from tl_aniso.adapters import parts
+
+    # Three lists, asked in this order: which architecture is it, which class loads it, which adapter serves it.
+    supported = _list(parts.factory, "SUPPORTED_ARCHITECTURES", dict)
+    masked = _list(parts.architectures, "MASKED_LM_ARCHITECTURES", set)
+    adapters = getattr(parts.factory, "ArchitectureAdapterFactory", None)
+    for method in ("discover_entry_points", "register_adapter"):
+        if not callable(getattr(adapters, method, None)):
+            raise moved(f"ArchitectureAdapterFactory.{method}")
+    ours = {name: _load(target) for name, target in ARCHITECTURES.items()}
+    served = tuple(name for name, adapter in ours.items() if supported.get(name, adapter) is adapter)
+    # Entry points first: they warn of every name that is already taken.
+    adapters.discover_entry_points()  # type: ignore[union-attr]
+    for name in served:
+        adapters.register_adapter(name, ours[name])  # type: ignore[union-attr]
+        supported[name] = ours[name]
+        masked.add(name)
+    return served
+
+
+def boot(name: str, **options: Any) -> Any:
+    """A TransformerBridge of a model by directory or hub name, encoders of `ARCHITECTURES` among them.
+
+    Args:
+        name: a directory or a hub id.
+        options: of ``TransformerBridge.boot_transformers``.
+
+    Raises:
+        ModelError: as `register`.
+
+    Example:
+        >>> boot("EuroBERT/EuroBERT-210m", device="cpu")  # doctest: +SKIP
+    """
+    register()
+    from tl_aniso.adapters.parts import TransformerBridge
+
+    return TransformerBridge.boot_transformers(name, **options)
+
+
+def _list(module: Any, name: str, kind: type) -> Any:
+    found = getattr(module, name, None)
+    if not isinstance(found, kind):
+        raise moved(f"{module.__name__}.{name}")
+    return found
+
+
+def _load(target: str) -> Any:
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)
