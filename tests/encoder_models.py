@@ -28,7 +28,12 @@ _COMMON = {
 _EXTRA: dict[str, dict[str, Any]] = {
     "EuroBert": {"num_key_value_heads": 2, "mask_token_id": MASK},
     # One global layer, then two local ones, which also differ in their rotary base.
-    "ModernBert": {"local_attention": WINDOW, "global_attn_every_n_layers": 3, "cls_token_id": BOS, "sep_token_id": EOS},
+    "ModernBert": {
+        "local_attention": WINDOW,
+        "global_attn_every_n_layers": 3,
+        "cls_token_id": BOS,
+        "sep_token_id": EOS,
+    },
 }
 WORDS = ("the", "crow", "saw", "a", "river", "of", "glass", "and", "stone")
 

@@ -1,4 +1,4 @@
-"""Encoders as a TransformerBridge against the untouched Hugging Face model: logits, and gradients of the residual stream."""
+"""Encoders as a TransformerBridge against untouched Hugging Face models: logits, and residual gradients."""
 
 import copy
 import warnings

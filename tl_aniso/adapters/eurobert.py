@@ -10,7 +10,8 @@ __all__ = ["EuroBertAdapter"]
 class EuroBertAdapter(LlamaArchitectureAdapter):
     """Adapter of ``EuroBertForMaskedLM``.
 
-    The bridge computes attention itself here. Without padding SDPA hands it no mask, and it would then take the causal one.
+    The bridge computes attention itself here. Without padding Hugging Face hands it no mask, and it would then take the
+    causal one.
 
     Example:
         >>> from tl_aniso.adapters import ARCHITECTURES
@@ -19,8 +20,7 @@ class EuroBertAdapter(LlamaArchitectureAdapter):
     """
 
     supports_generation = False
-    supports_causal_loss = False
-    applicable_phases = [1, 2, 3]  # noqa: RUF012 -- overrides a plain list; of them, only 4 writes text
+    supports_causal_loss = False  # the bridge's own loss is shifted by a token
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)

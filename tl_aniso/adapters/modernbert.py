@@ -20,21 +20,21 @@ __all__ = ["ModernBertAdapter"]
 class ModernBertAdapter(ArchitectureAdapter):
     """Adapter of ``ModernBertForMaskedLM``.
 
-    Attention is left to Hugging Face, which has a window and a rotary base of its own in each kind of layer. Its ``qkv``
-    is fused (rows of Q, K, V), and so is ``mlp.in`` (rows of the input, then of the gate).
+    Attention is left to Hugging Face, which has a window and a rotary base of its own in each kind of layer.
+    ``attn.qkv`` is fused (rows of Q, K, V), and so is ``mlp.in`` (rows of the input, then of the gate); there is no
+    ``hook_q``.
 
     Example:
         >>> ModernBertAdapter.supports_fold_ln
         False
     """
 
-    # The first attention reads the embedding's norm directly: there is no norm to fold into it, and what it reads is not
-    # blind to the mean, so writers cannot be centred either.
+    # The first attention reads the residual stream itself: there is no norm to fold into it, and it is not blind to the
+    # mean, so writers cannot be centred either.
     supports_fold_ln = False
     supports_center_writing_weights = False
     supports_generation = False
-    supports_causal_loss = False
-    applicable_phases = [1, 2, 3]  # noqa: RUF012 -- overrides a plain list; of them, only 4 writes text
+    supports_causal_loss = False  # the bridge's own loss is shifted by a token
     # TransformerLens' component checks hand rotary positions to attention that computes them itself.
     _testing_eager = None
     _testing_wire_rotary = False
@@ -48,7 +48,8 @@ class ModernBertAdapter(ArchitectureAdapter):
         self.cfg.gated_mlp = False  # the gate is half of mlp.in, not a matrix of its own
         self.cfg.attn_only = False
         self.cfg.final_rms = False
-        self.weight_processing_conversions = {}
+        conversions: dict[str, Any] = {}
+        self.weight_processing_conversions = conversions
         self.component_mapping = {
             "embed": EmbeddingBridge(name="model.embeddings.tok_embeddings"),
             "embed_ln": self._norm("model.embeddings.norm"),

@@ -37,16 +37,16 @@ def register() -> tuple[str, ...]:
     # Three lists, asked in this order: which architecture is it, which class loads it, which adapter serves it.
     supported = _list(parts.factory, "SUPPORTED_ARCHITECTURES", dict)
     masked = _list(parts.architectures, "MASKED_LM_ARCHITECTURES", set)
-    adapters = getattr(parts.factory, "ArchitectureAdapterFactory", None)
+    adapters: Any = getattr(parts.factory, "ArchitectureAdapterFactory", None)
     for method in ("discover_entry_points", "register_adapter"):
         if not callable(getattr(adapters, method, None)):
             raise moved(f"ArchitectureAdapterFactory.{method}")
     ours = {name: _load(target) for name, target in ARCHITECTURES.items()}
     served = tuple(name for name, adapter in ours.items() if supported.get(name, adapter) is adapter)
     # Entry points first: they warn of every name that is already taken.
-    adapters.discover_entry_points()  # type: ignore[union-attr]
+    adapters.discover_entry_points()
     for name in served:
-        adapters.register_adapter(name, ours[name])  # type: ignore[union-attr]
+        adapters.register_adapter(name, ours[name])
         supported[name] = ours[name]
         masked.add(name)
     return served
@@ -63,7 +63,17 @@ def boot(name: str, **options: Any) -> Any:
         ModelError: as `register`.
 
     Example:
-        >>> boot("EuroBERT/EuroBERT-210m", device="cpu")  # doctest: +SKIP
+        >>> from tempfile import TemporaryDirectory
+        >>> from tokenizers import Tokenizer, models
+        >>> from transformers import CamembertConfig, CamembertForMaskedLM, PreTrainedTokenizerFast
+        >>> config = CamembertConfig(vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        ...                          num_attention_heads=2)
+        >>> words = Tokenizer(models.WordLevel({"<unk>": 0, "crow": 5}, unk_token="<unk>"))
+        >>> with TemporaryDirectory() as directory:
+        ...     CamembertForMaskedLM(config).save_pretrained(directory)
+        ...     bridge = boot(directory, device="cpu", tokenizer=PreTrainedTokenizerFast(tokenizer_object=words))
+        >>> bridge.cfg.architecture
+        'CamembertForMaskedLM'
     """
     register()
     from tl_aniso.adapters.parts import TransformerBridge

@@ -13,8 +13,7 @@ class CamembertAdapter(RobertaArchitectureAdapter):
         False
     """
 
-    supports_causal_loss = False
-    applicable_phases = [1, 2, 3]  # noqa: RUF012 -- overrides a plain list; of them, only 4 writes text
+    supports_causal_loss = False  # the bridge's own loss is shifted by a token
 
 
 class XLMRobertaAdapter(RobertaArchitectureAdapter):
@@ -25,5 +24,4 @@ class XLMRobertaAdapter(RobertaArchitectureAdapter):
         False
     """
 
-    supports_causal_loss = False
-    applicable_phases = [1, 2, 3]  # noqa: RUF012 -- overrides a plain list; of them, only 4 writes text
+    supports_causal_loss = False  # the bridge's own loss is shifted by a token

@@ -26,8 +26,8 @@ def check_version() -> None:
         return  # built from source under a name of its own: the private parts themselves decide
     if (major, minor) < _OLDEST or major > _NEWEST_MAJOR:
         raise ModelError(
-            f"the adapters of encoders are written for transformer_lens {SUPPORTED_VERSIONS}, and {found} is installed; "
-            "pip install 'transformer_lens>=4.3,<5', or hand over the Hugging Face model itself"
+            f"the adapters of encoders are written for transformer_lens {SUPPORTED_VERSIONS}, and {found} is "
+            "installed; pip install 'transformer_lens>=4.3,<5', or hand over the Hugging Face model itself"
         )
 
 
