@@ -100,6 +100,83 @@ def test_gradients_of_the_residual_stream(kind: str, implementation: str, side: 
         assert not found[name][mask == 0].any(), name
 
 
+_LLAMA = {
+    "embed": "model.embed_tokens",
+    "blocks.1.ln1": "model.layers.1.input_layernorm",
+    "blocks.1.attn.q": "model.layers.1.self_attn.q_proj",
+    "blocks.1.attn.k": "model.layers.1.self_attn.k_proj",
+    "blocks.1.attn.v": "model.layers.1.self_attn.v_proj",
+    "blocks.1.attn.o": "model.layers.1.self_attn.o_proj",
+    "blocks.1.ln2": "model.layers.1.post_attention_layernorm",
+    "blocks.1.mlp.gate": "model.layers.1.mlp.gate_proj",
+    "blocks.1.mlp.in": "model.layers.1.mlp.up_proj",
+    "blocks.1.mlp.out": "model.layers.1.mlp.down_proj",
+    "ln_final": "model.norm",
+    "unembed": "lm_head",
+}
+_MODERN = {
+    "embed": "model.embeddings.tok_embeddings",
+    "embed_ln": "model.embeddings.norm",
+    "blocks.1.ln1": "model.layers.1.attn_norm",
+    "blocks.1.attn.qkv": "model.layers.1.attn.Wqkv",
+    "blocks.1.attn.o": "model.layers.1.attn.Wo",
+    "blocks.1.ln2": "model.layers.1.mlp_norm",
+    "blocks.1.mlp.in": "model.layers.1.mlp.Wi",
+    "blocks.1.mlp.out": "model.layers.1.mlp.Wo",
+    "ln_final": "model.final_norm",
+    "mlm_head": "head.dense",
+    "mlm_head_ln": "head.norm",
+    "unembed": "decoder",
+}
+_ROBERTA = {
+    "embed": "roberta.embeddings.word_embeddings",
+    "pos_embed": "roberta.embeddings.position_embeddings",
+    "embed_ln": "roberta.embeddings.LayerNorm",
+    "blocks.1.attn.q": "roberta.encoder.layer.1.attention.self.query",
+    "blocks.1.attn.o": "roberta.encoder.layer.1.attention.output.dense",
+    "blocks.1.ln1": "roberta.encoder.layer.1.attention.output.LayerNorm",
+    "blocks.1.mlp.in": "roberta.encoder.layer.1.intermediate.dense",
+    "blocks.1.mlp.out": "roberta.encoder.layer.1.output.dense",
+    "blocks.1.ln2": "roberta.encoder.layer.1.output.LayerNorm",
+    "unembed": "lm_head.decoder",
+}
+_NAMES = {"EuroBert": _LLAMA, "ModernBert": _MODERN, "Camembert": _ROBERTA, "XLMRoberta": _ROBERTA}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_components_hold_the_right_weights(kind: str) -> None:
+    """Every weight is drawn for itself, so equal values mean the same module."""
+    model, bridge = pair(kind, "eager")
+    for component, path in _NAMES[kind].items():
+        found = bridge.get_submodule(component).original_component.weight
+        assert torch.equal(found, model.get_submodule(path).weight), component
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "path"),
+    [
+        ("EuroBert", "hook_resid_mid", "model.layers.1.post_attention_layernorm"),
+        ("ModernBert", "hook_resid_mid", "model.layers.1.mlp_norm"),
+        ("Camembert", "ln1.hook_out", "roberta.encoder.layer.1.intermediate.dense"),
+        ("XLMRoberta", "ln1.hook_out", "roberta.encoder.layer.1.intermediate.dense"),
+    ],
+)
+def test_residual_after_attention(kind: str, name: str, path: str) -> None:
+    """What the MLP's norm reads; where the norms come last, what the MLP itself reads."""
+    model, bridge = pair(kind, "eager")
+    ids, mask = ragged("right")
+    seen: list[torch.Tensor] = []
+    handle = model.get_submodule(path).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    try:
+        with torch.no_grad():
+            model(ids, attention_mask=mask)
+            point = (f"blocks.1.{name}", lambda tensor, hook: seen.append(tensor))
+            bridge.run_with_hooks(ids, attention_mask=mask, return_type="logits", fwd_hooks=[point])
+    finally:
+        handle.remove()
+    torch.testing.assert_close(seen[1], seen[0], atol=1e-5, rtol=1e-5)
+
+
 def _loss(logits: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Summed over every third real token, as masked-language loss is: unshifted."""
     labels = ids.masked_fill((mask == 0) | (torch.arange(ids.shape[1]) % 3 != 0), -100)

@@ -99,6 +99,7 @@ class TestRegister:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert register() == register() == tuple(ARCHITECTURES)
+            factory.ArchitectureAdapterFactory.discover_entry_points()  # as TransformerLens does in every boot
         assert set(ARCHITECTURES) <= set(factory.SUPPORTED_ARCHITECTURES)
         assert set(ARCHITECTURES) <= set(factory.ArchitectureAdapterFactory._adapters)
 
