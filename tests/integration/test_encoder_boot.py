@@ -146,7 +146,7 @@ class TestGuard:
 
 
 CHECKS = {
-    *("all_components", "forward_pass_logits", "logits_equivalence"),
+    *("all_components", "forward_pass_logits", "logits_equivalence", "loss_equivalence"),
     *("hook_registry", "hook_functionality", "forward_hooks", "critical_forward_hooks", "gated_hooks_fire"),
     *("run_with_cache", "activation_cache"),
     *("gradient_computation", "backward_hooks", "critical_backward_hooks"),
