@@ -137,6 +137,16 @@ def test_a_hook_that_draws_at_random(tokenizer: Any) -> None:
     assert names[0] == "evaluation mode, nothing drawn at random"
 
 
+def test_a_model_that_ignores_its_text(tokenizer: Any) -> None:
+    model = model_for(tokenizer)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    check = check_of(diagnose(model, tokenizer, TEXTS, progress=False), "finite")
+    assert check.status == "fail"
+    assert "the logits are the same at all" in check.found
+
+
 def test_nan_in_one_layer(tokenizer: Any) -> None:
     model = model_for(tokenizer)
     with torch.no_grad():

@@ -111,6 +111,11 @@ class TestSinks:
         assert readings.loc["special+sink", "excluded_share"] > 0 == readings.loc["nothing", "excluded_share"]
         assert readings.loc["special+sink", "n_rows"] < readings.loc["nothing", "n_rows"]
 
+    def test_weight_gradients_alone_name_what_their_planes_were_fitted_without(self) -> None:
+        options: dict[str, Any] = {"rank": RANK, "n_controls": 0, "sites": ["blocks.0.attn.W_Q"], **OPTIONS}
+        filtered = tangent_energy(low_rank_model(sink=3000.0), documents(), **options)
+        assert any("100.0% of the energy" in note and "planes are fitted without" in note for note in filtered.notes)
+
     def test_nothing_left_out_needs_no_note(self) -> None:
         result = ablation_isotropy(low_rank_model(), random_documents((30,) * 12), gradients="none", rank=2, **OPTIONS)
         assert not any("exclude" in note for note in result.notes)

@@ -11,6 +11,7 @@ from tl_aniso.capturing.kept_rows import SiteRows
 from tl_aniso.capturing.sums import HALVES, MAIN, Energies, EnergyKey, Kind, Sums
 from tl_aniso.errors import MergeError, SiteError, TlAnisoError
 from tl_aniso.moments import Moments
+from tl_aniso.sites import layer_of
 
 __all__ = ["Capture", "SiteMoments", "Variant"]
 
@@ -253,6 +254,12 @@ class Capture:
             if (key.variant, key.control) == (MAIN, "none"):
                 sums.energies[replace(key, variant=name)] = table
         return Capture(sums, self.metadata, self._aliases, self._halves)
+
+    @property
+    def judged_sites(self) -> tuple[str, ...]:
+        """Residual sites whose rows the filters judged, also where the capture keeps no sums of them."""
+        names = {name.split("|")[1] for name in self._sums.tallies if name.startswith("rows|")}
+        return tuple(sorted(names, key=lambda site: (layer_of(site) or 0, site)))
 
     def excluded_share(self, site: str) -> float:
         """Share of rows that the filters left out at a residual site; NaN where none was seen."""

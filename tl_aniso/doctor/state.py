@@ -48,6 +48,14 @@ def check_numbers(subject: Subject) -> Check:
             f"the {n} parameters are finite, but the output of {where} holds NaN or infinite values",
             "weights too large for their precision, or a patched layer: load the model again, in float32",
         )
+    if not bool((logits - logits[:, :1]).any()):
+        return Check(
+            name,
+            "fail",
+            f"the logits are the same at all {len(subject.documents[0])} tokens, whatever the text: the model computes "
+            "nothing (an embedding, an unembedding or a final norm of zeros)",
+            "load the weights again; nothing can be measured on a model that ignores its text",
+        )
     return Check(name, "pass", f"{n} parameters, and the logits of {len(subject.documents[0])} tokens")
 
 

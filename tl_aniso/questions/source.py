@@ -289,18 +289,18 @@ def _described(capture: Capture, proxies: TangentProxies, whole: bool) -> Measur
 def _left_out(capture: Capture) -> tuple[str, ...]:
     """What the row filters took away: few rows can hold nearly all the energy, and there is another reading with them.
 
-    Every residual site is judged, also where weight gradients alone are measured: planes are fitted without those rows.
+    Also where weight gradients alone are measured, which keep every row: their planes are fitted without those rows.
     """
     filters = capture.metadata["options"]["exclude"]
-    judged = [site for site in capture.sites if role_of(site) == "residual" and capture.excluded_share(site) > 0]
+    judged = [site for site in capture.judged_sites if capture.excluded_share(site) > 0]
     if not filters or not judged:
         return ()
     most = max(judged, key=capture.excluded_energy_share)
     rows, energy = capture.excluded_share(most), capture.excluded_energy_share(most)
     return (
         f"filtered by {' and '.join(filters)}: at {most}, the most of {len(judged)} residual sites, {rows:.2%} of the "
-        f"rows went and with them {energy:.1%} of the energy. Weight gradients keep every row; exclude=() gives the "
-        "reading with all rows",
+        f"rows went and with them {energy:.1%} of the energy. Weight gradients keep every row, but their planes are "
+        "fitted without those; exclude=() gives the reading with all rows",
     )
 
 
