@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tl_aniso.capturing.head import Head, Inner, Unembedding
-from tl_aniso.capturing.objectives import Losses
+from tl_aniso.capturing.objectives import Losses, name_of
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.projection import Formed
 from tl_aniso.text.sequences import Batch, Sequence
@@ -58,7 +58,8 @@ def callable_head(
         counted: positions of which a formed G is made.
 
     Raises:
-        TlAnisoError: losses of another shape, or that do not depend on the logits.
+        TlAnisoError: losses of another shape, that do not depend on the logits, or that autograd cannot follow.
+            What the objective itself raises passes through, with a note on where.
         UndefinedMeasureError: losses or gradients that are not finite.
     """
     hidden = hidden.detach().to(unembedding.weight.dtype)  # as in `causal_head`
@@ -94,24 +95,45 @@ def callable_head(
 
 def _called(losses: Losses, logits: Tensor, ids: Tensor, mask: Tensor, sequence: Sequence) -> tuple[Tensor, Tensor]:
     """Losses of one sequence and their gradient at the logits, both checked."""
-    with torch.enable_grad(), torch.autocast(logits.device.type, enabled=False):
-        found: Any = losses(logits, ids, mask)
     where = f"piece {sequence.index} of document {sequence.document[:16]}..."
+    with torch.enable_grad(), torch.autocast(logits.device.type, enabled=False):
+        # Copies: what the objective writes into must be neither the batch nor a leaf of the graph.
+        given = logits.clone()
+        start = given.grad_fn
+        try:
+            found: Any = losses(given, ids.clone(), mask.clone())
+        except Exception as error:
+            error.add_note(f"raised in the objective {name_of(losses)} at {where}")
+            raise
+    if given._version and given.grad_fn is start:
+        raise TlAnisoError(
+            f"the objective {name_of(losses)} wrote into its logits under no_grad at {where}, which hides the change "
+            "from its gradient; write outside no_grad, or into logits.detach().clone()"
+        )
     if not isinstance(found, Tensor) or found.shape != ids.shape:
         what = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
         raise TlAnisoError(
-            f"the objective must return one loss a token, of shape {tuple(ids.shape)} as the ids have, got {what}; put "
-            "zeros where a position has no loss, and do not sum"
+            f"the objective {name_of(losses)} must return one loss a token, of shape {tuple(ids.shape)} as the ids "
+            f"have, got {what}; put zeros where a position has no loss, and do not sum"
         )
     if not bool(torch.isfinite(found).all()):
         raise UndefinedMeasureError(f"the objective returned losses that are not finite for {where}")
     at_logits = None
-    if found.requires_grad and found.is_floating_point():
-        (at_logits,) = torch.autograd.grad(found, logits, grad_outputs=torch.ones_like(found), allow_unused=True)
+    # A view made under no_grad says that it requires a gradient, but has no way to one.
+    if found.grad_fn is not None and found.is_floating_point():
+        try:
+            (at_logits,) = torch.autograd.grad(found, logits, grad_outputs=torch.ones_like(found), allow_unused=True)
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise TlAnisoError(
+                f"the losses of the objective {name_of(losses)} cannot be differentiated at {where}: {error}; write "
+                "in place only into what no gradient needs (into a clone() of it instead)"
+            ) from error
     if at_logits is None:
         raise TlAnisoError(
-            f"the objective's losses keep no graph to the logits for {where}; compute them from the logits handed over "
-            "with torch operations, without detach(), numpy or no_grad"
+            f"the losses of the objective {name_of(losses)} keep no graph to the logits for {where}; compute "
+            "them from the logits handed over with torch operations, without detach(), numpy or no_grad"
         )
     if not bool(torch.isfinite(at_logits).all()):
         raise UndefinedMeasureError(f"the gradient of the objective's losses is not finite for {where}")

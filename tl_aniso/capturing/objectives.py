@@ -3,7 +3,9 @@
 The loss is the *sum* over the tokens of a sequence, so a sequence's numbers do not depend on its batch.
 """
 
+import functools
 import hashlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +17,7 @@ from torch import Tensor
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.text.sequences import Sequence
 
-__all__ = ["CAUSAL", "Losses", "Targets", "causal_targets", "check_objective", "shuffled_targets"]
+__all__ = ["CAUSAL", "Losses", "Targets", "causal_targets", "check_objective", "name_of", "shuffled_targets"]
 
 
 CAUSAL = "causal"
@@ -35,8 +37,8 @@ class Targets:
 def check_objective(objective: object) -> tuple[str, Losses | None]:
     """The objective's name and, where it is the user's, the callable.
 
-    A callable is named by its ``objective_name``, else by its ``__name__``, else by its class. The name is what tells
-    captures apart, so callables that compute different losses need different names.
+    A callable is named by its ``objective_name``, else by its ``__name__``, else by its class. Beside it, captures
+    record a digest of the callable (`tl_aniso.capturing.objective_identity`), which tells apart what shares a name.
 
     Raises:
         TlAnisoError: neither None, "causal" nor a callable, or a callable under a name that cannot be its own.
@@ -54,12 +56,40 @@ def check_objective(objective: object) -> tuple[str, Losses | None]:
             f"objective {objective!r} is not supported; use 'causal' (summed next-token cross-entropy) or a callable "
             "from logits, ids and mask to per-token losses"
         )
-    name = getattr(objective, "objective_name", None) or getattr(objective, "__name__", type(objective).__name__)
+    name: object = name_of(objective)
     if not isinstance(name, str) or name == CAUSAL:
         raise TlAnisoError(
             f"an objective of one's own cannot be named {name!r}; set its objective_name to a name that says what it is"
         )
+    _check_arguments(name, objective)
     return name, objective
+
+
+def name_of(objective: object) -> str:
+    """Its ``objective_name``, else its ``__name__`` (for a partial: of its function), else its class.
+
+    Example:
+        >>> name_of(functools.partial(print, 1)), name_of(lambda logits, ids, mask: logits)
+        ('partial(print)', '<lambda>')
+    """
+    name = getattr(objective, "objective_name", None) or getattr(objective, "__name__", None)
+    if name is None and isinstance(objective, functools.partial):
+        name = f"partial({name_of(objective.func)})"
+    return name or type(objective).__name__
+
+
+def _check_arguments(name: str, objective: Losses) -> None:
+    try:
+        signature = inspect.signature(objective)
+    except (TypeError, ValueError):  # some built-in callables have none; they are judged when called
+        return
+    try:
+        signature.bind("logits", "ids", "mask")
+    except TypeError as error:
+        raise TlAnisoError(
+            f"the objective {name}{signature} cannot be called with (logits, ids, mask): {error}; give it three "
+            "positional arguments, and fix further ones with functools.partial"
+        ) from error
 
 
 def causal_targets(ids: Integer[Tensor, "batch length"], mask: Bool[Tensor, "batch length"]) -> Targets:

@@ -2,8 +2,10 @@
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tl_aniso.capturing.bind import bind, check_finite
@@ -84,8 +86,9 @@ def capture(
         objective: None or "causal": summed next-token cross-entropy. Or a callable ``(logits, ids, mask) -> losses``
             of one sequence at a time, without padding (1 x length x vocabulary in float32, 1 x length, 1 x length),
             to one loss a token, zero where there is none; their sum is differentiated by autograd, and all logits of
-            a sequence are held. Its ``objective_name`` or ``__name__`` is recorded and tells captures apart. It must
-            not run the measured model itself (a copy may be run).
+            a sequence are held. Its ``objective_name`` or ``__name__`` is recorded, and a digest of its code. It must
+            not run the measured model itself (a copy may be run). It may draw random numbers of torch, whose state is
+            afterwards as before, and write into what it is given.
         unit: "sequence": G is the gradient of one sequence. "batch": of a whole batch, as an optimiser's step has it;
             batches then keep within a half and a shard, and `batch_size` is part of what is measured.
         basis: "own": a reader's proxy lives on its own input, a writer's on its own output. "residual": on the
@@ -207,7 +210,8 @@ def run_capture(
     check_size(plan, limit)
     batches = make_batches(prepared.sequences.sequences, size, by_shard=options.unit == "batch")
     try:
-        sums = _run(layout, batches, options, plan, progress, description)
+        with _kept_random_state(layout, options):
+            sums = _run(layout, batches, options, plan, progress, description)
     except UndefinedMeasureError:
         check_finite(layout)  # a broken checkpoint is the cause to name, not the first site it reached
         raise
@@ -269,6 +273,14 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
     return sums
 
 
+def _kept_random_state(layout: Layout, options: Options) -> AbstractContextManager[None]:
+    """Whatever an objective of the user's draws, torch's random numbers go on afterwards as if it had not."""
+    if options.losses is None:
+        return nullcontext()
+    kind = layout.device.type
+    return torch.random.fork_rng([layout.device] if kind == "cuda" else [], device_type="cuda")
+
+
 def _causal(
     unembed: Unembedding, hidden: Tensor, targets: Targets, inner: Inner, counted: Tensor, joined: bool
 ) -> Head:
@@ -281,8 +293,6 @@ def _causal(
 
 
 def _device(device: Any) -> Any:
-    import torch
-
     try:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
