@@ -24,7 +24,13 @@ __all__ = ["load_capture", "save_capture"]
 _TENSORS = "sums.safetensors"
 _METADATA = "capture.json"
 # Options that format 1 did not know, with the value that it had.
-_SINCE_FORMAT_1: dict[str, Any] = {"batch_size": None, "heads": False, "keep_rows": 0, "proxy_sites": {}}
+_SINCE_FORMAT_1: dict[str, Any] = {
+    "batch_size": None,
+    "heads": False,
+    "keep_rows": 0,
+    "objective_id": None,
+    "proxy_sites": {},
+}
 
 
 def save_capture(capture: Capture, directory: Path) -> Path:

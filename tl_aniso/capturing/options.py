@@ -1,14 +1,16 @@
 """What a user may ask of a capture, checked before anything runs."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from tl_aniso.capturing.objective_identity import objective_id
 from tl_aniso.capturing.objectives import Losses, check_objective
 from tl_aniso.checks import MOST_SEED, as_integer, as_names
 from tl_aniso.controls.names import LABEL_PASSES, PERMUTED_TOKENS
-from tl_aniso.errors import TlAnisoError
+from tl_aniso.errors import TlAnisoError, TlAnisoWarning
 from tl_aniso.sites import BASES
 from tl_aniso.weight_moments import CONTROL_NAMES
 
@@ -29,6 +31,7 @@ class Options:
 
     Attributes:
         objective: name of the loss.
+        objective_id: digest of a loss of the user's, which tells it from others of its name.
         losses: the loss itself where it is the user's.
         heads: whether attention matrices are measured head by head too.
         keep_rows: rows kept of each activation site and half.
@@ -48,6 +51,7 @@ class Options:
     losses: Losses | None = None
     heads: bool = False
     keep_rows: int = 0
+    objective_id: str | None = None
 
     @property
     def label_passes(self) -> tuple[str, ...]:
@@ -119,7 +123,20 @@ def check_options(
         losses=losses,
         heads=heads,
         keep_rows=as_integer("keep_rows", keep_rows, least=0),
+        objective_id=None if losses is None else _identity(loss_name, losses),
     )
+
+
+def _identity(name: str, losses: Losses) -> str:
+    found, untold = objective_id(losses)
+    if untold and not getattr(losses, "objective_name", None):
+        warnings.warn(
+            f"the objective {name} holds values of type {', '.join(untold)}, which cannot be recorded: captures under "
+            "objectives that differ in these alone would merge; set its objective_name to a name of its own",
+            TlAnisoWarning,
+            stacklevel=4,
+        )
+    return found
 
 
 def _known(values: Any, known: tuple[str, ...], argument: str) -> tuple[str, ...]:

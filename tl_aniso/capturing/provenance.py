@@ -74,6 +74,7 @@ def describe(
             "controls": list(options.controls),
             "extra_passes": list(options.extra_passes),
             "objective": options.objective,
+            "objective_id": options.objective_id,
             "unit": options.unit,
             # The batch size decides what a batch's gradient is, and nothing else.
             "batch_size": batch_size if options.unit == "batch" else None,
