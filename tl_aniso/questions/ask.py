@@ -9,12 +9,13 @@ from tl_aniso.capturing.store import Capture
 from tl_aniso.checks import MOST_SEED, as_integer, as_names
 from tl_aniso.controls.names import ALL, CLOSED_FORMS, LABEL_PASSES, PERMUTED_TOKENS, PLANE_CONTROLS
 from tl_aniso.controls.planes import ControlPlanes
-from tl_aniso.errors import TlAnisoError
+from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.evidence import EnergyShares
 from tl_aniso.questions.ablation_rows import ABLATION_KINDS, ablation_rows
 from tl_aniso.questions.energy_rows import ENERGY_CONTROLS, energy_rows
 from tl_aniso.questions.frame import to_frame
 from tl_aniso.questions.kept_rows import ROW_MEASURES, has_intrinsic_dimension
+from tl_aniso.questions.precision import refuse_all_zero, small_gradients
 from tl_aniso.questions.source import Measured, measured
 from tl_aniso.results import AblationIsotropy, TangentEnergy
 from tl_aniso.statistics import holm_over_sites
@@ -122,14 +123,20 @@ def energy_result(
 ) -> TangentEnergy:
     """`tangent_energy` from what was measured before."""
     undefined: dict[str, list[str]] = {}
-    rows = [
-        row
-        for site, kind in _sites(found, kinds)
-        for row in energy_rows(
-            found, site, kind, ranks, controls, n_controls=n_controls, seed=seed, undefined=undefined
-        )
-    ]
+    pairs = list(_sites(found, kinds))
+    try:
+        rows = [
+            row
+            for site, kind in pairs
+            for row in energy_rows(
+                found, site, kind, ranks, controls, n_controls=n_controls, seed=seed, undefined=undefined
+            )
+        ]
+    except UndefinedMeasureError as error:
+        refuse_all_zero(found.capture, pairs, error)
+        raise
     _refuse_nothing(rows, kinds)
+    small = small_gradients(rows)
     notes = tuple(
         f"no {control} at {', '.join(sites[:3])}{' ...' if len(sites) > 3 else ''}: its planes there have fewer "
         "directions than the rank asks for"
@@ -138,7 +145,7 @@ def energy_result(
     text, options = found.capture.metadata["text"], found.capture.metadata["options"]
     documents = [document for document, half in text["halves"].items() if half in found.capture.halves]
     shares = EnergyShares.of_rows(rows, documents, options["n_shards"])
-    return TangentEnergy(holm_over_sites(to_frame(rows)), (*found.notes, *notes), shares)
+    return TangentEnergy(holm_over_sites(to_frame(rows)), (*found.notes, *notes, *small), shares)
 
 
 def ablation_isotropy(

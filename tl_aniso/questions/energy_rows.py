@@ -15,11 +15,11 @@ from tl_aniso.sites import layer_of
 from tl_aniso.statistics import Interval
 from tl_aniso.subspace import TangentProxy
 
-__all__ = ["ENERGY_CONTROLS", "energy_rows", "ranks_of"]
+__all__ = ["ENERGY_CONTROLS", "KINDS", "energy_rows", "ranks_of"]
 
 ENERGY_CONTROLS = CONTROLS
 
-_KINDS: dict[str, Kind] = {"weight": "weight_gradient", "activation": "activation_gradient"}
+KINDS: dict[str, Kind] = {"weight": "weight_gradient", "activation": "activation_gradient"}
 
 
 def ranks_of(proxy: TangentProxy, ranks: Sequence[int] | None) -> tuple[int, ...]:
@@ -55,7 +55,7 @@ def energy_rows(
     `undefined` collects, by control, sites where it has no plane of the rank asked for.
     """
     capture, proxy = found.capture, found.proxy(site)
-    kind = _KINDS[gradient]
+    kind = KINDS[gradient]
     moments = gradient_moments(capture, kind, site)
     base = {
         **capture_fields(capture, found.held_out),
