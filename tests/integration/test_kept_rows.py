@@ -90,7 +90,7 @@ def test_a_model_keeps_rows_for_the_question_too() -> None:
     held = capture(model, documents, gradients=(), keep_rows=500, progress=False)
     other = ablation_isotropy(held, gradients="none", n_controls=2).frame
     for measure in ("mean_cosine", "partition_isotropy"):
-        ours, theirs = (f[f["measure"] == measure].set_index(["site", "ablation"])["value"] for f in (frame, other))
+        ours, theirs = (f[f["measure"] == measure].set_index(["site", "control"])["value"] for f in (frame, other))
         assert len(ours)
         np.testing.assert_allclose(ours, theirs[ours.index], rtol=1e-4, atol=1e-5)
     with pytest.raises(TlAnisoError, match="keep_rows keeps rows of activations"):
