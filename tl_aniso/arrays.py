@@ -66,7 +66,7 @@ def as_square(matrix: ArrayLike, name: str) -> Tensor:
     diagonal = values.diagonal()
     if float(diagonal.min()) < -_NEGATIVE_TOLERANCE * float(diagonal.max()):
         raise TlAnisoError(
-            f"{name} has {float(diagonal.min()):.3g} on its diagonal: a second moment or a covariance holds no negative "
+            f"{name} has {float(diagonal.min()):.3g} on its diagonal: a second moment or a covariance has no negative "
             "energy there"
         )
     if float((values - values.T).abs().max()) > _SYMMETRY_TOLERANCE * float(values.abs().max()):
