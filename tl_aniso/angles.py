@@ -12,6 +12,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from tl_aniso.arrays import ArrayLike, as_basis, as_floating
+from tl_aniso.checks import as_names
 from tl_aniso.errors import SiteError, TlAnisoError
 
 if TYPE_CHECKING:
@@ -147,7 +148,10 @@ def compare_proxies(
     """
     import pandas as pd
 
-    names = list(dict.fromkeys((*a, *b))) if sites is None else list(sites)
+    for name, proxies in (("a", a), ("b", b)):
+        if not isinstance(proxies, Mapping):
+            raise TlAnisoError(f"{name} must be TangentProxies, as fit_tangent_proxies returns them, got {proxies!r}")
+    names = list(dict.fromkeys((*a, *b))) if sites is None else list(as_names("sites", sites))
     missing = [name for name in names if name not in a or name not in b]
     if missing:
         raise SiteError(

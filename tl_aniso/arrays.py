@@ -18,6 +18,8 @@ ArrayLike: TypeAlias = Tensor | np.ndarray
 # was never orthonormalised.
 _ORTHONORMAL_TOLERANCE = 1e-4
 _SYMMETRY_TOLERANCE = 1e-4
+# A sum of squares in float32 may fall this far below zero, as a share of the largest, and no further.
+_NEGATIVE_TOLERANCE = 1e-6
 
 
 def as_floating(values: ArrayLike, name: str) -> Tensor:
@@ -46,7 +48,8 @@ def as_square(matrix: ArrayLike, name: str) -> Tensor:
     """A finite symmetric matrix in float64 with a positive trace (differentiable where `matrix` is).
 
     Raises:
-        TlAnisoError: not square, or not symmetric.
+        TlAnisoError: not square, not symmetric, or with a negative diagonal. That the matrix is positive semidefinite
+            beyond its diagonal is not checked: it would take an eigendecomposition.
         UndefinedMeasureError: non-finite entries, or nothing on the diagonal.
     """
     result = to_float64(as_floating(matrix, name))
@@ -59,6 +62,12 @@ def as_square(matrix: ArrayLike, name: str) -> Tensor:
     if trace <= 0.0:
         raise UndefinedMeasureError(
             f"{name} has trace {trace:g}: there is no energy to share out (constant or zero rows?)"
+        )
+    diagonal = values.diagonal()
+    if float(diagonal.min()) < -_NEGATIVE_TOLERANCE * float(diagonal.max()):
+        raise TlAnisoError(
+            f"{name} has {float(diagonal.min()):.3g} on its diagonal: a second moment or a covariance has no negative "
+            "energy there"
         )
     if float((values - values.T).abs().max()) > _SYMMETRY_TOLERANCE * float(values.abs().max()):
         raise TlAnisoError(f"{name} is not symmetric; pass a second moment or a covariance, not rows")

@@ -1,12 +1,14 @@
 """Turn a user's arguments into what the library works with, or say which argument is wrong."""
 
 import operator
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from tl_aniso.errors import TlAnisoError
 
-__all__ = ["MOST_SEED", "as_integer", "as_names"]
+__all__ = ["MOST_SEED", "as_integer", "as_list", "as_names", "as_path"]
 
 # What random generators of torch and numpy take alike.
 MOST_SEED = 2**63 - 1
@@ -52,8 +54,39 @@ def as_names(name: str, values: Any) -> tuple[str, ...]:
     """
     if isinstance(values, str):
         return (values,)
-    if isinstance(values, Iterable):
-        names = tuple(values)
-        if all(isinstance(entry, str) for entry in names):
-            return names
+    found = as_list(values)
+    if found is not None and all(isinstance(entry, str) for entry in found):
+        return tuple(found)
     raise TlAnisoError(f"{name} must be a name or a list of names, got {values!r}")
+
+
+def as_list(values: Any) -> list[Any] | None:
+    """The entries of an iterable; None where it is none, as a tensor without dimensions is in fact.
+
+    Example:
+        >>> as_list((1, 2)), as_list(3)
+        ([1, 2], None)
+    """
+    if not isinstance(values, Iterable):
+        return None
+    try:
+        return list(values)
+    except TypeError:  # tensors and arrays have __iter__ whatever their dimensions
+        return None
+
+
+def as_path(name: str, value: Any) -> Path:
+    """`value` as a path that a file system could take.
+
+    Raises:
+        TlAnisoError: neither a string nor a path, or a null byte in it.
+
+    Example:
+        >>> as_path("directory", "results").name
+        'results'
+    """
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise TlAnisoError(f"{name} must be a path, got {value!r}")
+    if "\0" in os.fspath(value):
+        raise TlAnisoError(f"{name} holds a null byte, which no path can: {os.fspath(value)!r}")
+    return Path(value)

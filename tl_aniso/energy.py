@@ -29,6 +29,8 @@ __all__ = [
 
 # Shares that are equal in exact arithmetic count as ties, which makes the p-value larger.
 _TIE = 1e-10
+# How far rounding of sums in float32 may carry a share beyond 0 ... 1.
+_OUTSIDE = 1e-4
 
 
 def energy_share(S: Float[ArrayLike, "d d"], Q: Float[ArrayLike, "d k"]) -> float:
@@ -42,7 +44,8 @@ def energy_share(S: Float[ArrayLike, "d d"], Q: Float[ArrayLike, "d k"]) -> floa
         A share between 0 and 1; k/d for isotropic rows, whatever the plane.
 
     Raises:
-        TlAnisoError: S is not square or not symmetric, Q is not an orthonormal d x k basis.
+        TlAnisoError: S is not square or not symmetric, or is seen not to be positive semidefinite (by its
+            diagonal or the share; its eigenvalues are not computed), Q is not an orthonormal d x k basis.
         UndefinedMeasureError: S is not finite or holds no energy.
 
     Example:
@@ -58,7 +61,12 @@ def energy_share(S: Float[ArrayLike, "d d"], Q: Float[ArrayLike, "d k"]) -> floa
 
 
 def _share(moment: Float64[Tensor, "d d"], basis: Float64[Tensor, "d k"]) -> float:
-    return float(((moment @ basis) * basis).sum() / moment.trace())
+    share = float(((moment @ basis) * basis).sum() / moment.trace())
+    if not -_OUTSIDE <= share <= 1 + _OUTSIDE:
+        raise TlAnisoError(
+            f"the share of S in Q is {share:.3g}, outside 0 ... 1: S is not positive semidefinite; pass a second moment"
+        )
+    return share
 
 
 @dataclass(frozen=True)

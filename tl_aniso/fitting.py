@@ -11,6 +11,7 @@ import sklearn
 import torch
 from sklearn.decomposition import PCA
 
+from tl_aniso.checks import as_list
 from tl_aniso.errors import MergeError, SiteError, TlAnisoError
 from tl_aniso.estimators import describe, fit_rows, is_centring, prepared
 from tl_aniso.moments import Moments
@@ -96,6 +97,8 @@ def fit_tangent_proxies(
         raise TlAnisoError("no captures to fit tangent proxies on")
     if pool not in ("scatter", "covariance"):
         raise TlAnisoError(f"pool must be 'scatter' or 'covariance', got {pool!r}")
+    if not isinstance(centred, bool):
+        raise TlAnisoError(f"centred must be True or False, got {centred!r}")
     if pool == "covariance" and not centred:
         raise TlAnisoError("pool='covariance' averages centred covariances; use pool='scatter' with centred=False")
     by_rows = estimator is not None and type(estimator) is not PCA
@@ -190,7 +193,8 @@ def _fitted_on_rows(captures: list[Fittable], sites: list[str], rank: int | None
 
 
 def _listed(captures: Any) -> list[Fittable]:
-    several = list(captures) if isinstance(captures, Iterable) else [captures]
+    found = as_list(captures)
+    several = [captures] if found is None else found
     wrong = [entry for entry in several if not hasattr(entry, "fitting_half")]
     if wrong:
         raise TlAnisoError(f"tangent proxies are fitted on captures, got {type(wrong[0]).__name__}")

@@ -129,6 +129,8 @@ class Moments:
 
     def _start(self, d: int, device: str | torch.device, *, centred: bool) -> None:
         try:
+            if isinstance(d, bool):
+                raise TypeError
             d = operator.index(d)
         except TypeError as error:
             raise TlAnisoError(f"the width d of Moments must be an integer, got {type(d).__name__}") from error

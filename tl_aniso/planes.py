@@ -9,6 +9,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from tl_aniso.arrays import ArrayLike, as_basis, as_floating
+from tl_aniso.checks import as_integer
 from tl_aniso.errors import TlAnisoError
 
 __all__ = [
@@ -55,8 +56,7 @@ def complement_frames(Q: Float64[Tensor, "d k"], n: int, *, seed: int) -> Iterat
 def _check(d: int, k: int, n: int, room: int, where: str) -> None:
     if not 1 <= k <= room:
         raise TlAnisoError(f"a plane of rank {k} does not fit into {where} (dimension {room} of {d}); lower the rank")
-    if n < 1:
-        raise TlAnisoError(f"the number of planes must be at least 1, got {n}")
+    as_integer("the number of planes n", n, least=1)
 
 
 def random_planes(d: int, k: int, n: int, *, seed: int = 0) -> Float64[Tensor, "n d k"]:
@@ -101,7 +101,7 @@ def normal_controls(Q: Float[Tensor, "d k"], n: int = 20, *, seed: int = 0) -> F
         (torch.Size([20, 12, 3]), True)
     """
     raw = as_floating(Q, "Q")
-    basis = as_basis(raw, raw.shape[0])
+    basis = as_basis(raw, raw.shape[0] if raw.ndim else 1)
     d, k = basis.shape
     _check(d, k, n, d - k, "the complement of Q")
     basis = torch.linalg.qr(basis).Q  # to float64 rounding, where Q came in float32

@@ -16,7 +16,7 @@ from jaxtyping import Float64
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from tl_aniso.checks import as_integer
+from tl_aniso.checks import as_integer, as_list, as_path
 from tl_aniso.errors import SiteError, TlAnisoError
 from tl_aniso.estimators import describe
 
@@ -132,7 +132,11 @@ class TangentProxies(Mapping[str, TangentProxy]):
 
     def __init__(self, proxies: Iterable[TangentProxy]) -> None:
         self._proxies: dict[str, TangentProxy] = {}
-        for proxy in proxies:
+        several = as_list(proxies)
+        wrong = proxies if several is None else next((p for p in several if not isinstance(p, TangentProxy)), None)
+        if several is None or wrong is not None:
+            raise TlAnisoError(f"proxies must be a list of TangentProxy, got {wrong!r}")
+        for proxy in several:
             if proxy.site in self._proxies:
                 raise TlAnisoError(f"two proxies of the site {proxy.site}")
             self._proxies[proxy.site] = proxy
@@ -186,11 +190,11 @@ class TangentProxies(Mapping[str, TangentProxy]):
         """Write safetensors and JSON into `directory`, complete or not at all. Returns the directory.
 
         Raises:
-            TlAnisoError: the path exists and holds something other than saved proxies.
+            TlAnisoError: the path exists and holds something other than saved proxies, or cannot be written.
         """
         from tl_aniso.proxy_store import save_proxies
 
-        return save_proxies(self, Path(directory))
+        return save_proxies(self, as_path("directory", directory))
 
     @classmethod
     def load(cls, directory: str | Path) -> TangentProxies:
@@ -201,7 +205,7 @@ class TangentProxies(Mapping[str, TangentProxy]):
         """
         from tl_aniso.proxy_store import load_proxies
 
-        return load_proxies(Path(directory))
+        return load_proxies(as_path("directory", directory))
 
     def __repr__(self) -> str:
         ranks = sorted({proxy.rank for proxy in self.values()})

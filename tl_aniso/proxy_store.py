@@ -67,30 +67,36 @@ def _plain(value: object) -> object:
 
 def save_proxies(proxies: TangentProxies, directory: Path) -> Path:
     """Write `proxies` to `directory`, replacing proxies saved there before."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    if directory.exists() and not (directory / _INDEX).is_file():
-        raise TlAnisoError(f"{directory} exists and holds no saved proxies; choose another directory")
     index = {
         "format": _FORMAT,
         "version": _VERSION,
         "proxies": [_describe(proxy) for proxy in proxies.values()],
     }
     tensors = {
-        f"{proxy.site}/{name}": torch.from_numpy(np.array(value, dtype=np.float64))
+        f"{proxy.site}/{name}": torch.from_numpy(
+            np.array(value, dtype=np.float64, order="C")
+        )  # components may lie by columns
         for proxy in proxies.values()
         for name, value in _arrays(proxy).items()
     }
-    with staging(directory) as temporary:
-        save_file(tensors, temporary / _TENSORS)
-        (temporary / _INDEX).write_text(json.dumps(index, indent=1, default=_plain), encoding="utf-8")
-        if directory.exists():
-            retired = temporary.with_name(temporary.name + ".old")
-            os.replace(directory, retired)
-            os.replace(temporary, directory)
-            shutil.rmtree(retired)
-        else:
-            os.replace(temporary, directory)
+    try:
+        if directory.exists() and not (directory / _INDEX).is_file():
+            raise TlAnisoError(f"{directory} exists and holds no saved proxies; choose another directory")
+        with staging(directory) as temporary:
+            save_file(tensors, temporary / _TENSORS)
+            (temporary / _INDEX).write_text(json.dumps(index, indent=1, default=_plain), encoding="utf-8")
+            if directory.exists():
+                retired = temporary.with_name(temporary.name + ".old")
+                os.replace(directory, retired)
+                os.replace(temporary, directory)
+                shutil.rmtree(retired)
+            else:
+                os.replace(temporary, directory)
+    except (OSError, SafetensorError) as error:
+        raise TlAnisoError(f"the proxies could not be written to {directory}: {error}") from error
     return directory
 
 

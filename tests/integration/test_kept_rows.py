@@ -82,3 +82,16 @@ def test_too_few_rows_name_the_site(held, monkeypatch):
     monkeypatch.setattr(Capture, "rows", property(lambda _: {SITE: torch.zeros(1, 32)}), raising=False)
     with pytest.raises(TlAnisoError, match=r"activations at blocks\.1\.hook_resid_pre: 1 rows were kept"):
         ablation_isotropy(held, gradients="none", n_controls=2)
+
+
+def test_a_model_keeps_rows_for_the_question_too() -> None:
+    model, documents = tiny_model("llama"), random_documents()
+    frame = ablation_isotropy(model, documents, gradients="none", keep_rows=500, n_controls=2, progress=False).frame
+    held = capture(model, documents, gradients=(), keep_rows=500, progress=False)
+    other = ablation_isotropy(held, gradients="none", n_controls=2).frame
+    for measure in ("mean_cosine", "partition_isotropy"):
+        ours, theirs = (f[f["measure"] == measure].set_index(["site", "control"])["value"] for f in (frame, other))
+        assert len(ours)
+        np.testing.assert_allclose(ours, theirs[ours.index], rtol=1e-4, atol=1e-5)
+    with pytest.raises(TlAnisoError, match="keep_rows keeps rows of activations"):
+        ablation_isotropy(model, documents, gradients="weight", keep_rows=10, progress=False)

@@ -35,7 +35,11 @@ _SINCE_FORMAT_1: dict[str, Any] = {
 
 def save_capture(capture: Capture, directory: Path) -> Path:
     """See `Capture.save`."""
-    if directory.exists():
+    try:
+        taken = directory.exists()
+    except OSError as error:
+        raise TlAnisoError(f"the capture could not be written to {directory}: {error}") from error
+    if taken:
         raise TlAnisoError(f"{directory} exists; captures are not overwritten: choose another directory or remove it")
     tensors: dict[str, torch.Tensor] = {}
     moments: dict[str, dict[str, Any]] = {}

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -188,17 +188,24 @@ def run_capture(
         raise TlAnisoError(f"proxies must be TangentProxies, as fit_tangent_proxies returns them, got {proxies!r}")
     if planes is not None and not isinstance(planes, ControlPlanes):
         raise TlAnisoError(f"planes must be ControlPlanes, as fit_control_planes returns them, got {planes!r}")
+    if not isinstance(progress, bool):
+        raise TlAnisoError(f"progress must be True or False, got {progress!r}")
+    if pooled is not None and not isinstance(pooled, str):
+        raise TlAnisoError(f"pooled must be one of {', '.join(get_args(Pooled))}, got {pooled!r}")
+    names = None if sites is None else as_names("sites", sites)
+    if names == ():
+        raise TlAnisoError("sites is empty: there is nothing to capture; leave it out for every site")
     size = default_batch_size(layout, prepared.seq_len)
     size = size if batch_size is None else as_integer("batch_size", batch_size, least=1)
     limit = None if max_bytes is None else as_integer("max_bytes", max_bytes, least=0)
     plan = make_plan(
         layout,
         options,
-        sites=None if sites is None else as_names("sites", sites),
+        sites=names,
         proxies=proxies,
         shard_sites=as_names("shard_sites", shard_sites),
         special=prepared.special,
-        pooled=pooled or ("all" if proxies is None else "none"),
+        pooled=("all" if proxies is None else "none") if pooled is None else pooled,
         n_halves=len(prepared.halves),
         planes=planes,
     )
@@ -295,5 +302,5 @@ def _causal(
 def _device(device: Any) -> Any:
     try:
         return torch.device(device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
         raise TlAnisoError(f"unknown device {device!r}") from error

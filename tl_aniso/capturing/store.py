@@ -9,6 +9,7 @@ from typing import Any
 
 from tl_aniso.capturing.kept_rows import SiteRows
 from tl_aniso.capturing.sums import HALVES, MAIN, Energies, EnergyKey, Kind, Sums
+from tl_aniso.checks import as_path
 from tl_aniso.errors import MergeError, SiteError, TlAnisoError
 from tl_aniso.moments import Moments
 from tl_aniso.sites import layer_of
@@ -308,13 +309,13 @@ class Capture:
         Raises:
             MergeError: another model or other options, other halves, or a document that both hold.
         """
+        if not isinstance(other, Capture):
+            raise MergeError(f"can only merge a Capture, got {type(other).__name__}")
         if self._halves != other._halves:
             raise MergeError(
                 f"one capture shows half {' and '.join(self._halves)}, the other {' and '.join(other._halves)}; merge "
                 "whole captures, then take a half"
             )
-        if not isinstance(other, Capture):
-            raise MergeError(f"can only merge a Capture, got {type(other).__name__}")
         for part in ("format_version", "model", "options"):
             if self._metadata[part] != other._metadata[part]:
                 how = _difference(self._metadata[part], other._metadata[part])
@@ -344,7 +345,7 @@ class Capture:
         """
         from tl_aniso.capturing.files import save_capture
 
-        return save_capture(self, Path(directory))
+        return save_capture(self, as_path("directory", directory))
 
     @classmethod
     def load(cls, directory: str | Path) -> "Capture":
@@ -355,7 +356,7 @@ class Capture:
         """
         from tl_aniso.capturing.files import load_capture
 
-        return load_capture(Path(directory))
+        return load_capture(as_path("directory", directory))
 
     def _site_moments(self, variant: str, kind: Kind, control: str, halves: tuple[str, ...]) -> SiteMoments:
         moments = self._sums.parts(variant, kind, control, halves)

@@ -8,6 +8,7 @@ from jaxtyping import Float64
 from sklearn.decomposition import PCA
 from torch import Tensor
 
+from tl_aniso.checks import as_list, as_names
 from tl_aniso.controls.names import COVARIANCE_DRAWN, NEXT_K, OTHER_LAYER, PERMUTED_TOKENS, PLANE_CONTROLS
 from tl_aniso.controls.planes import ControlPlanes, drawn_planes, other_layer_site, site_seed
 from tl_aniso.errors import SiteError, TlAnisoError, UndefinedMeasureError
@@ -59,10 +60,12 @@ def fit_control_planes(
         >>> planes.at("next_k", "blocks.0.attn.input").shape
         torch.Size([16, 8])
     """
-    several: Sequence[Any] = [captures] if hasattr(captures, "fitting_half") else list(captures)
+    several: Sequence[Any] = [captures] if hasattr(captures, "fitting_half") else as_list(captures) or []
     if not several or not all(hasattr(capture, "fitting_half") for capture in several):
         raise TlAnisoError("control planes are fitted on captures; pass one, or a list of them")
-    wanted = tuple(dict.fromkeys(controls))
+    if not isinstance(proxies, TangentProxies):
+        raise TlAnisoError(f"proxies must be TangentProxies, as fit_tangent_proxies returns them, got {proxies!r}")
+    wanted = tuple(dict.fromkeys(as_names("controls", controls)))
     unknown = sorted(set(wanted) - set(PLANE_CONTROLS))
     if unknown:
         raise TlAnisoError(f"{', '.join(unknown)} has no planes to fit; known are {', '.join(PLANE_CONTROLS)}")
@@ -75,7 +78,7 @@ def fit_control_planes(
         COVARIANCE_DRAWN: fitting.drawn,
         NEXT_K: fitting.following,
     }
-    chosen = list(dict.fromkeys(proxies if sites is None else sites))
+    chosen = list(dict.fromkeys(proxies if sites is None else as_names("sites", sites)))
     for control in wanted:
         try:
             made = {site: makers[control](proxies[site]) for site in chosen}

@@ -1,12 +1,12 @@
 """The two questions: does gradient energy concentrate in tangent directions, and does removing them help isotropy?"""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tl_aniso.ablation import check_settings
 from tl_aniso.capturing.store import Capture
-from tl_aniso.checks import MOST_SEED, as_integer, as_names
+from tl_aniso.checks import MOST_SEED, as_integer, as_list, as_names
 from tl_aniso.controls.names import ALL, CLOSED_FORMS, LABEL_PASSES, PERMUTED_TOKENS, PLANE_CONTROLS
 from tl_aniso.controls.planes import ControlPlanes
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
@@ -181,7 +181,8 @@ def ablation_isotropy(
         order: "remove_first" or "shrink_first".
         space: "complement" or "ambient".
         seed: of the normal planes.
-        **options: of `capture`, with a model.
+        **options: of `capture`, with a model; with ``keep_rows=500``, "none" also gets the measures of kept rows (mean
+            cosine, partition isotropy, intrinsic dimension).
 
     Returns:
         An `AblationIsotropy`; its docstring says what the rows of ``.frame`` hold.
@@ -257,8 +258,8 @@ def _kinds(gradients: Any, known: tuple[str, ...]) -> tuple[str, ...]:
 def _ranks(rank: Any) -> tuple[int, ...] | None:
     if rank is None:
         return None
-    several = isinstance(rank, Iterable) and not isinstance(rank, str)
-    ranks = {as_integer("rank", r, least=1) for r in (rank if several else [rank])}
+    several = None if isinstance(rank, str) else as_list(rank)
+    ranks = {as_integer("rank", r, least=1) for r in ([rank] if several is None else several)}
     if not ranks:
         raise TlAnisoError("rank is an empty list; leave it out for the default")
     return tuple(sorted(ranks))

@@ -43,6 +43,7 @@ _CHECKED: dict[str, Any] = {
     "heads": False,
     "exclude": ("special", "sink"),
     "weight_exclude": (),
+    "keep_rows": 0,
     "n_shards": 8,
     "dtype": None,
 }
@@ -112,6 +113,8 @@ def measured(
     Raises:
         TlAnisoError: options that do not belong here, or too high a rank, before anything runs.
     """
+    if proxies is not None and not isinstance(proxies, TangentProxies):
+        raise TlAnisoError(f"proxies must be TangentProxies, as fit_tangent_proxies returns them, got {proxies!r}")
     if isinstance(model_or_capture, Capture):
         if text is not None or options:
             raise TlAnisoError(
@@ -119,8 +122,6 @@ def measured(
                 "a model instead, or leave it out"
             )
         return _from_capture(model_or_capture, proxies, planes, rank, kinds, controls, seed, strict)
-    if proxies is not None and not isinstance(proxies, TangentProxies):
-        raise TlAnisoError(f"proxies must be TangentProxies, as fit_tangent_proxies returns them, got {proxies!r}")
     if text is None:
         raise TextError("a model needs text to run on; pass text=..., or a Capture instead of the model")
     layout = bind(model_or_capture)
@@ -129,11 +130,15 @@ def measured(
     unknown = sorted(set(options) - {*_RUN_OPTIONS, *_CHECKED, *_TEXT_OPTIONS, "sites", "shard_sites"})
     if unknown:
         raise TlAnisoError(f"unknown option {', '.join(unknown)}; see capture()")
+    if options.get("keep_rows") and "none" not in kinds:
+        raise TlAnisoError(
+            "keep_rows keeps rows of activations, which these gradients do not look at; use it with "
+            "ablation_isotropy(..., gradients='none')"
+        )
     checked = check_options(
         gradients=[kind for kind in kinds if kind != "none"],
         controls=[c for c in controls if c in CLOSED_FORMS] if "weight" in kinds else (),
         extra_passes=[c for c in controls if c in LABEL_PASSES and (strict or _is_causal(options))],
-        keep_rows=0,
         seed=seed,
         **{name: options.get(name, default) for name, default in _CHECKED.items()},
     )
@@ -144,7 +149,7 @@ def measured(
     )
     if UNTRAINED not in controls:
         return found
-    bare = dataclasses.replace(checked, controls=(), extra_passes=())
+    bare = dataclasses.replace(checked, controls=(), extra_passes=(), keep_rows=0)
     return _with_untrained(found, model_or_capture, prepared, bare, rank, kinds, options)
 
 
@@ -210,7 +215,7 @@ def _from_model(
     fitted = None
     if proxies is None or needs_activations(in_planes, proxies):
         fitted_on = prepared if whole else prepared.restricted("A")
-        forward = dataclasses.replace(checked, gradients=(), extra_passes=fitting_passes(in_planes))
+        forward = dataclasses.replace(checked, gradients=(), extra_passes=fitting_passes(in_planes), keep_rows=0)
         fit_at = fitting_sites(layout, sites, chosen, in_planes, checked.basis)
         fitted = run_capture(model, layout, fitted_on, forward, sites=fit_at, description=f"{prefix}fitting", **run)
         if proxies is None:

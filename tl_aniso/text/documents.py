@@ -82,6 +82,8 @@ def iter_documents(text: object) -> Iterator[Document]:
 def _top_level(text: object) -> Iterator[Document]:
     if isinstance(text, Path):
         yield from _from_path(text)
+    elif isinstance(text, torch.Tensor | np.ndarray) and not text.ndim:
+        raise TextError(f"The text is a single number, {text.item()!r}; a document is a list of ids.")
     elif isinstance(text, torch.Tensor | np.ndarray | list | tuple) and not len(text):
         return
     elif isinstance(text, torch.Tensor | np.ndarray) and text.ndim > 2:
