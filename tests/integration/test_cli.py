@@ -195,6 +195,37 @@ def test_a_model_that_is_not_there(text_file, tmp_path, capsys):
     assert "there is no directory" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["llama", "neox-parallel"])  # of the latter an empty tokenizer would be made
+def test_a_model_without_its_tokenizer_says_so(kind, text_file, tmp_path, capsys):
+    tiny_model(kind).save_pretrained(tmp_path / "bare")
+    assert main(["measure", str(tmp_path / "bare"), "--text", str(text_file), "--out", str(tmp_path / "o")]) == 1
+    assert "bare holds a model without a tokenizer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["out/models/mine", "mine/", "./mine", "a\\b", "my model"])
+def test_what_can_be_no_name_on_the_hub_is_not_looked_for_there(name, text_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", lambda *_, **__: pytest.fail("asked"))
+    assert main(["measure", name, "--text", str(text_file), "--out", str(tmp_path / "o")]) == 1
+    assert f"tl-aniso: there is no directory {name!r}" in capsys.readouterr().err
+
+
+def test_a_name_that_the_hub_does_not_give_is_first_of_all_no_directory(text_file, tmp_path, capsys, monkeypatch):
+    def unreachable(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", unreachable)
+    assert main(["measure", "owner/mine", "--text", str(text_file), "--out", str(tmp_path / "o")]) == 1
+    shown = capsys.readouterr().err
+    assert "tl-aniso: there is no directory 'owner/mine' here, and as a name on the hub it did not load: no" in shown
+
+
+def test_a_text_of_the_wrong_type_is_refused_in_english(tmp_path, capsys):
+    text = tmp_path / "t.jsonl"
+    text.write_text('{"text": 3}', encoding="utf-8")
+    assert main(["measure", "m", "--text", str(text), "--out", str(tmp_path / "o")]) == 2
+    assert "line 1 is of type int; it must be" in capsys.readouterr().err
+
+
 def test_a_checkpoint_that_lacks_weights_is_not_measured_with_random_ones(model_directory, text_file, tmp_path, capsys):
     broken = tmp_path / "broken"
     shutil.copytree(model_directory, broken)

@@ -80,7 +80,7 @@ def _refuse_foreign(target: Path, command: str) -> None:
     if lines and lines[0] != _WRITER + command:
         writer = lines[0].removeprefix(_WRITER) if lines[0].startswith(_WRITER) else "an older version"
         raise UsageError(
-            f"{target} holds results of {writer}, which {command} does not replace; move it away or choose another --out"
+            f"{target} holds results of {writer}, which {command} does not replace; move it or choose another --out"
         )
     foreign = sorted(held - ours)
     if foreign:

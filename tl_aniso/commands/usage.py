@@ -27,7 +27,8 @@ def read_documents(path: Path, most: int | None = None) -> list[Document]:
     try:
         return list(islice(iter_documents(path), most))
     except TextError as error:
-        raise UsageError(str(error)) from error
+        empty = path.is_file() and not path.read_bytes().strip()
+        raise UsageError(f"{path} is empty; give a file that holds documents" if empty else str(error)) from error
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
