@@ -1,6 +1,6 @@
 """The command line: ``tl-aniso demo``, ``tl-aniso measure`` and ``tl-aniso doctor``.
 
-Exit codes: 0 done, 1 a run failed or a check did, 2 bad arguments.
+Exit codes: 0 done, 1 a run failed or a check did, 2 an argument that cannot be used.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="train a small decoder on text of this machine, measure it, report")
-    demo.add_argument("--seed", type=int, default=0, help="of initialisation, text order and permuted labels (0)")
+    demo.add_argument("--seed", type=_seed, default=0, help="of initialisation, text order and permuted labels (0)")
     demo.add_argument("--steps", type=_positive, default=500, help="optimiser steps (500)")
     demo.add_argument("--out", type=Path, default=Path("demo-out"), help="directory of the results (demo-out)")
 
@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     measure.add_argument("--revision", help="branch, tag or commit on the hub")
     measure.add_argument("--rank", type=_positive, help="directions of a tangent proxy (min(16, d / 4))")
     measure.add_argument("--sites", nargs="+", metavar="SITE", help="names or patterns, e.g. 'blocks.*.attn.W_Q'")
-    measure.add_argument("--seq-len", type=_positive, help="tokens in a sequence (min(512, context))")
+    measure.add_argument("--seq-len", type=_at_least_two, help="tokens in a sequence (min(512, context))")
     measure.add_argument("--batch-size", type=_positive, help="sequences in a batch")
     measure.add_argument("--max-documents", type=_positive, help="measure the first so many documents only")
     measure.add_argument(
@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="controls, separated by commas, or 'all'; see docs/method.md (input_energy,sign_flip,shuffled_g)",
     )
     measure.add_argument("--shuffled-labels", action="store_true", help="a second backward pass with permuted targets")
-    measure.add_argument("--seed", type=int, default=0, help="of control planes, permutations, untrained weights (0)")
+    measure.add_argument("--seed", type=_seed, default=0, help="of control planes, permutations, untrained weights (0)")
 
     doctor = commands.add_parser("doctor", help="check on your model what this library promises, in about a minute")
     doctor.add_argument("model", metavar="MODEL", help="directory or hub id of a model")
@@ -84,8 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measure_command(options)
         sys.stdout.flush()
     except TlAnisoError as error:
+        from tl_aniso.commands.usage import UsageError
+
         print(f"tl-aniso: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except BrokenPipeError:
         # A reader such as `head` has seen enough. What is left in the buffer must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -124,9 +126,26 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return _integer(text, "a positive integer", least=1)
+
+
+def _at_least_two(text: str) -> int:
+    return _integer(text, "an integer of at least 2", least=2)
+
+
+def _seed(text: str) -> int:
+    from tl_aniso.checks import MOST_SEED
+
+    return _integer(text, f"an integer from 0 to {MOST_SEED}", least=0, most=MOST_SEED)
+
+
+def _integer(text: str, what: str, *, least: int, most: int | None = None) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least or (most is not None and value > most):
+        raise argparse.ArgumentTypeError(f"must be {what}, got {text}")
     return value
 
 

@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 from tests.models import tiny_model
 from tl_aniso import TangentProxies
 from tl_aniso.cli import main
+from tl_aniso.commands import doctor as doctor_module
+from tl_aniso.commands import measure as measure_module
 from tl_aniso.commands.output import fresh_directory, print_table, short_names
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.training import train_tokenizer
@@ -146,7 +148,7 @@ def test_a_second_run_replaces_the_first_and_nothing_else(model_directory, text_
     assert main(arguments) == 0
     assert main(arguments) == 0
     (out / "notes.txt").write_text("mine", encoding="utf-8")
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     assert (out / "notes.txt").read_text(encoding="utf-8") == "mine"
     (out / "notes.txt").unlink()
     link = tmp_path / "link"
@@ -157,28 +159,31 @@ def test_a_second_run_replaces_the_first_and_nothing_else(model_directory, text_
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.tex").touch()
-    with pytest.raises(TlAnisoError, match=r"thesis\.tex, which no earlier run wrote"), fresh_directory(precious):
+    with (
+        pytest.raises(TlAnisoError, match=r"thesis\.tex, which no earlier run wrote"),
+        fresh_directory(precious, "measure"),
+    ):
         pass
     assert [path.name for path in precious.iterdir()] == ["thesis.tex"]
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "code", "message"),
     [
-        ({"--rank": "17"}, "rank 17 is outside"),
-        ({"--sites": "blocks.0.attn.W_X"}, "near matches"),
-        ({"--seq-len": "4000"}, "beyond the model's context"),
-        ({"--text": "nowhere.txt"}, "nowhere.txt"),
-        ({"--revision": "step512"}, "local path"),
+        ({"--rank": "17"}, 2, "rank 17 is outside"),
+        ({"--sites": "blocks.0.attn.W_X"}, 2, "near matches"),
+        ({"--seq-len": "4000"}, 2, "beyond the model's context"),
+        ({"--text": "nowhere.txt"}, 2, "nowhere.txt"),
+        ({"--revision": "step512"}, 1, "local path"),
     ],
 )
-def test_user_errors_are_one_line_exit_1_and_leave_nothing(
-    model_directory, text_file, tmp_path, capsys, change, message
+def test_user_errors_are_one_line_and_leave_nothing(
+    model_directory, text_file, tmp_path, capsys, change, code, message
 ):
     arguments = {"--text": str(text_file), "--out": str(tmp_path / "out"), **change}
     flat = [word for pair in arguments.items() for word in pair]
     before = sorted(path.name for path in tmp_path.iterdir())
-    assert main(["measure", str(model_directory), *flat]) == 1
+    assert main(["measure", str(model_directory), *flat]) == code
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tl-aniso: ")]
     assert len(lines) == 1
     assert message in lines[0]
@@ -188,6 +193,37 @@ def test_user_errors_are_one_line_exit_1_and_leave_nothing(
 def test_a_model_that_is_not_there(text_file, tmp_path, capsys):
     assert main(["measure", str(tmp_path / "no-model"), "--text", str(text_file), "--out", str(tmp_path / "o")]) == 1
     assert "there is no directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["llama", "neox-parallel"])  # of the latter an empty tokenizer would be made
+def test_a_model_without_its_tokenizer_says_so(kind, text_file, tmp_path, capsys):
+    tiny_model(kind).save_pretrained(tmp_path / "bare")
+    assert main(["measure", str(tmp_path / "bare"), "--text", str(text_file), "--out", str(tmp_path / "o")]) == 1
+    assert "bare holds a model without a tokenizer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["out/models/mine", "mine/", "./mine", "a\\b", "my model"])
+def test_what_can_be_no_name_on_the_hub_is_not_looked_for_there(name, text_file, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", lambda *_, **__: pytest.fail("asked"))
+    assert main(["measure", name, "--text", str(text_file), "--out", str(tmp_path / "o")]) == 1
+    assert f"tl-aniso: there is no directory {name!r}" in capsys.readouterr().err
+
+
+def test_a_name_that_the_hub_does_not_give_is_first_of_all_no_directory(text_file, tmp_path, capsys, monkeypatch):
+    def unreachable(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", unreachable)
+    assert main(["measure", "owner/mine", "--text", str(text_file), "--out", str(tmp_path / "o")]) == 1
+    shown = capsys.readouterr().err
+    assert "tl-aniso: there is no directory 'owner/mine' here, and as a name on the hub it did not load: no" in shown
+
+
+def test_a_text_of_the_wrong_type_is_refused_in_english(tmp_path, capsys):
+    text = tmp_path / "t.jsonl"
+    text.write_text('{"text": 3}', encoding="utf-8")
+    assert main(["measure", "m", "--text", str(text), "--out", str(tmp_path / "o")]) == 2
+    assert "line 1 is of type int; it must be" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_lacks_weights_is_not_measured_with_random_ones(model_directory, text_file, tmp_path, capsys):
@@ -208,6 +244,83 @@ def test_bad_arguments_exit_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--rank", "x", "--rank: must be a positive integer, got x"),
+        ("--rank", "0", "--rank: must be a positive integer, got 0"),
+        ("--seed", "-1", "--seed: must be an integer from 0 to"),
+        ("--seq-len", "1", "--seq-len: must be an integer of at least 2"),
+        ("--controls", "magic", "--controls: magic: choose from"),
+    ],
+)
+def test_a_value_that_no_model_takes_exits_2(option, value, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["measure", "m", "--text", "t.txt", option, value])
+    assert message in capsys.readouterr().err
+
+
+def test_an_empty_text_is_called_by_its_name(tmp_path, capsys):
+    (tmp_path / "empty.txt").touch()
+    for command in ("measure", "doctor"):
+        arguments = [command, "m", "--text", str(tmp_path / "empty.txt"), "--out", str(tmp_path / "out")]
+        assert main(arguments) == 2
+        assert "empty.txt" in capsys.readouterr().err
+
+
+def _results_of(command, out):
+    with fresh_directory(out, command) as directory:
+        (directory / "model").mkdir()
+        (directory / "model" / "config.json").touch()
+        (directory / "t.txt").write_text("words", encoding="utf-8")
+
+
+@pytest.mark.parametrize("command", ["measure", "doctor"])
+@pytest.mark.parametrize("link", [False, True])
+def test_what_a_run_reads_is_never_replaced(command, link, text_file, tmp_path, capsys, monkeypatch):
+    module = {"measure": measure_module, "doctor": doctor_module}[command]
+    monkeypatch.setattr(module, "load_model", lambda *_, **__: pytest.fail("loaded"))
+    out = tmp_path / "out"
+    _results_of(command, out)  # so that the inputs alone are the reason
+    given = out
+    if link:
+        given = tmp_path / "link"
+        given.symlink_to(out)
+    for model, text in ((given / "model", text_file), (given, text_file), ("m", given / "t.txt")):
+        assert main([command, str(model), "--text", str(text), "--out", str(out)]) == 2
+        assert "is read by this run" in capsys.readouterr().err
+    assert (out / "model" / "config.json").exists()
+
+
+@pytest.mark.parametrize("writer", ["measure", "doctor", "demo"])
+def test_a_command_replaces_only_its_own_results(writer, text_file, tmp_path, capsys, monkeypatch):
+    for module in (measure_module, doctor_module):
+        monkeypatch.setattr(module, "load_model", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("tl_aniso.commands.demo.demo_text", lambda *_: pytest.fail("trained"))
+    out = tmp_path / "out"
+    _results_of(writer, out)
+    arguments = {"measure": ["m", "--text", str(text_file)], "doctor": ["m"], "demo": []}
+    for command in arguments.keys() - {writer}:
+        assert main([command, *arguments[command], "--out", str(out)]) == 2
+        assert f"holds results of {writer}, which {command} does not replace" in capsys.readouterr().err
+    assert (out / "t.txt").read_text(encoding="utf-8") == "words"
+
+
+def test_a_model_that_is_missing_costs_no_results(text_file, tmp_path):
+    out, missing = tmp_path / "out", str(tmp_path / "none")
+    _results_of("measure", out)
+    assert main(["measure", missing, "--text", str(text_file), "--out", str(out)]) == 1
+    assert main(["doctor", missing, "--out", str(out)]) == 2
+    assert (out / "t.txt").read_text(encoding="utf-8") == "words"
+
+
+def test_the_package_runs_as_a_module():
+    found = subprocess.run(
+        [sys.executable, "-m", "tl_aniso", "--version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert found.stdout.startswith("tl-aniso ")
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])

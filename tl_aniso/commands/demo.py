@@ -21,7 +21,7 @@ def demo_command(*, seed: int, steps: int, out: Path) -> None:
     """Train, measure, print the table and the reading, write results.csv and report.html."""
     began = time.monotonic()
     recipe = DecoderRecipe(n_steps=steps)
-    with fresh_directory(out) as directory:
+    with fresh_directory(out, "demo") as directory:
         say("reading this machine's own documentation and training a tokenizer on it ...")
         text = demo_text(recipe)
         result = _with_progress(seed, recipe, text)

@@ -2,16 +2,14 @@
 
 import argparse
 import time
-from itertools import islice
 
 import pandas as pd
 
 from tl_aniso.commands.output import fresh_directory, print_table, print_text, short_names
-from tl_aniso.errors import TextError
+from tl_aniso.commands.usage import check_against_model, read_documents
 from tl_aniso.models import LoadedModel, load_model
 from tl_aniso.progress import say
 from tl_aniso.questions.single import Single, measure_once
-from tl_aniso.text import iter_documents
 from tl_aniso.viz.reading import read_frame
 from tl_aniso.viz.report import write_report
 
@@ -21,12 +19,11 @@ __all__ = ["measure_command"]
 def measure_command(options: argparse.Namespace) -> None:
     """Load, measure, print the tables and the reading, write results.csv, proxies and report.html."""
     began = time.monotonic()
-    documents = list(islice(iter_documents(options.text), options.max_documents))
-    if not documents:
-        raise TextError(f"{options.text} holds no documents")
-    with fresh_directory(options.out) as directory:
+    documents = read_documents(options.text, options.max_documents)
+    with fresh_directory(options.out, "measure", (options.model, options.text)) as directory:
         say(f"loading {options.model} ...")
         loaded = load_model(options.model, revision=options.revision)
+        check_against_model(loaded.model, rank=options.rank, seq_len=options.seq_len, sites=options.sites)
         found = measure_once(
             loaded.model,
             documents,

@@ -1,9 +1,10 @@
 """A directory of results that appears complete or not at all, and tables on a terminal."""
 
+import os
 import shutil
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
@@ -14,57 +15,84 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tl_aniso.commands.usage import UsageError
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.staging import staging
 
 __all__ = ["fresh_directory", "print_table", "print_text", "short_names"]
 
 _MARK = ".tl-aniso"
+_WRITER = "command: "
 
 
 @contextmanager
-def fresh_directory(target: Path) -> Iterator[Path]:
+def fresh_directory(target: Path, command: str, inputs: Iterable[str | Path | None] = ()) -> Iterator[Path]:
     """A temporary directory beside `target` that takes its place when the block ends well.
 
-    Results of an earlier run are replaced then, and only then; a directory that holds anything else is refused, before
-    anything runs.
+    Results of an earlier run of the same command are replaced then, and only then; a directory that holds anything else
+    is refused, before anything runs.
+
+    Args:
+        target: the directory of the results.
+        command: who writes them.
+        inputs: what the command reads; a directory that holds one of them is not replaced.
 
     Raises:
-        TlAnisoError: `target` exists and is not the output of an earlier run, or holds files of the user's own.
+        UsageError: `target` exists and is not the output of an earlier run of `command`, or holds files of the user's
+            own, or one of `inputs`; or nothing can be written there.
+        TlAnisoError: the finished results cannot be put in place.
     """
     target = target.resolve()  # a link is followed: what it points to is replaced, not the link
-    _refuse_foreign(target)
+    _refuse_inputs(target, inputs)
+    _refuse_foreign(target, command)
     with ExitStack() as stack:
         try:
             temporary = stack.enter_context(staging(target))
         except OSError as error:
-            raise TlAnisoError(f"cannot write to {target.parent}: {error.strerror}") from error
+            raise UsageError(f"cannot write to {target.parent}: {error.strerror}") from error
         yield temporary
         written = sorted(path.name for path in temporary.iterdir())
-        (temporary / _MARK).write_text("\n".join(written), encoding="utf-8")
-        _replace(target, temporary)
+        (temporary / _MARK).write_text("\n".join((_WRITER + command, *written)), encoding="utf-8")
+        _replace(target, temporary, command)
 
 
-def _refuse_foreign(target: Path) -> None:
-    """The names that an earlier run wrote stand in its mark; anything else is not ours to remove."""
+def _refuse_inputs(target: Path, inputs: Iterable[str | Path | None]) -> None:
+    """A model or a text inside the directory would go with the results that are replaced."""
+    for given in inputs:
+        if not given or not target.exists() or not os.path.exists(given):
+            continue
+        # As it was written, and with its links followed: neither the link nor what it points to may go.
+        for path in (Path(os.path.abspath(given)), Path(given).resolve()):
+            if any(place.samefile(target) for place in (path, *path.parents)):
+                raise UsageError(f"{given} is read by this run and lies in --out {target}; choose another --out")
+
+
+def _refuse_foreign(target: Path, command: str) -> None:
+    """Command and names of an earlier run stand in its mark; anything else is not ours to remove."""
     if not target.exists():
         return
     if not target.is_dir():
-        raise TlAnisoError(f"{target} is a file; choose another --out")
+        raise UsageError(f"{target} is a file; choose another --out")
     held = {path.name for path in target.iterdir()}
     mark = target / _MARK
-    ours = {_MARK, *mark.read_text(encoding="utf-8").splitlines()} if mark.is_file() else set()
+    lines = mark.read_text(encoding="utf-8").splitlines() if mark.is_file() else []
+    ours = {_MARK, *lines[1:]} if lines else set()
+    if lines and lines[0] != _WRITER + command:
+        writer = lines[0].removeprefix(_WRITER) if lines[0].startswith(_WRITER) else "an older version"
+        raise UsageError(
+            f"{target} holds results of {writer}, which {command} does not replace; move it or choose another --out"
+        )
     foreign = sorted(held - ours)
     if foreign:
-        raise TlAnisoError(
+        raise UsageError(
             f"{target} holds {', '.join(foreign[:3])}, which no earlier run wrote; move it away or choose another --out"
         )
 
 
-def _replace(target: Path, temporary: Path) -> None:
+def _replace(target: Path, temporary: Path, command: str) -> None:
     """Put a finished directory in the place of an older one; a failure leaves the older one."""
     try:
-        _refuse_foreign(target)
+        _refuse_foreign(target, command)
         if target.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old.", dir=target.parent)) / "old"
             target.rename(old)

@@ -1,5 +1,6 @@
 """Load a causal language model and its own tokenizer, in float32."""
 
+import re
 import sys
 import warnings
 from dataclasses import dataclass
@@ -12,6 +13,10 @@ from safetensors import SafetensorError
 from tl_aniso.errors import ModelError, TlAnisoWarning
 
 __all__ = ["LoadedModel", "load_model"]
+
+# A name on the hub: "gpt2" or "owner/name".
+_HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken", "tekken.json")
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,12 @@ def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
         revision: branch, tag or commit on the hub.
 
     Raises:
-        ModelError: no such model, a revision asked of a directory, or a GGUF that cannot be read.
+        ModelError: no such model, a directory without a tokenizer, a revision asked of a directory, or a GGUF that
+            cannot be read.
     """
     directory = Path(name)
     local = bool(name) and directory.exists()
-    if not local and (not name or name.startswith((".", "/", "~")) or name.count("/") > 1):
+    if not local and not _HUB_ID.fullmatch(name):  # the hub need not be asked
         raise ModelError(f"there is no directory {name!r}; give a directory that holds a model, or a hub id")
     if local and revision is not None:
         raise ModelError(f"{name} is a local path and has no revisions; leave --revision out, or give a hub id")
@@ -55,6 +61,8 @@ def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
     gguf = _gguf_file(directory) if local else None
     if gguf:
         extra["gguf_file"] = gguf
+    elif local:
+        _check_tokenizer(directory)
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -66,7 +74,9 @@ def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
         )
         tokenizer = AutoTokenizer.from_pretrained(name, **extra)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        raise ModelError(f"cannot load {name}: {_shortened(error)}") from error
+        absent = "" if local else f"there is no directory {name!r} here, and as a name on the hub it "
+        failed = "did not load" if absent else f"cannot load {name}"
+        raise ModelError(f"{absent}{failed}: {_shortened(error)}") from error
     _check_complete(name, report)
     commit = getattr(model.config, "_commit_hash", None)
     return LoadedModel(model.eval(), tokenizer, name, "local" if local else str(commit or revision or "main"))
@@ -80,6 +90,15 @@ def _gguf_file(directory: Path) -> str | None:
     if len(found) > 1:
         raise ModelError(f"{directory} holds {len(found)} GGUF files ({', '.join(found)}); leave one in it")
     return found[0] if found else None
+
+
+def _check_tokenizer(directory: Path) -> None:
+    """Without its files, transformers makes an empty tokenizer for some models, which turns every text into nothing."""
+    if (directory / "config.json").exists() and not any(any(directory.glob(name)) for name in _TOKENIZER_FILES):
+        raise ModelError(
+            f"{directory} holds a model without a tokenizer; save the model's own there too: "
+            "tokenizer.save_pretrained(directory)"
+        )
 
 
 def _check_complete(name: str, report: dict[str, Any]) -> None:

@@ -124,7 +124,9 @@ def _from_mapping(row: Mapping[object, object], source: str) -> Iterator[Documen
             for number, item in enumerate(value):
                 yield Document(None, item, f"{source}, row {number}")
         else:
-            raise TextError(f"The 'text' of {source} is a {_kind(value)}; it must be a string or a list of strings.")
+            raise TextError(
+                f"The 'text' of {source} is of type {_kind(value)}; it must be a string or a list of strings."
+            )
     else:
         keys = ", ".join(repr(key) for key in list(row)[:6])
         raise TextError(f"The {source} has neither 'text' nor 'input_ids' but {keys or 'no keys'}; pass rows that do.")
