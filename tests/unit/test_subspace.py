@@ -304,7 +304,7 @@ def test_nothing_half_written_and_nothing_overwritten(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(json, "dumps", full_disk)
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(TlAnisoError, match="no space"):
             proxies.save(tmp_path / "new")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
