@@ -82,7 +82,28 @@ CALLS = {
 }
 
 
+# The start of each call's name -> what its error must say.
+SAID = {
+    "energy of a tensor": "a single number, 3",
+    "rank": r"rank must be an integer, got tensor\(3.5",
+    "fit": "fitted on captures, got Tensor",
+    "merge": "can only merge a Capture, got (NoneType|int|list)",
+    "TangentProxies": "proxies must be a list of TangentProxy, got",
+    "controls of": "Q must be d x k",
+    "half": "the number of planes n must be an integer, got 1.5",
+    "compare with": "b must be TangentProxies",
+    "compare at": "sites must be a name or a list of names, got 3",
+    "planes of 3": "control planes are fitted on captures",
+    "planes beside": "proxies must be TangentProxies",
+    "planes of controls": "controls must be a name or a list of names, got 3",
+    "centred": "centred must be True or False, got",
+    "width": "must be an integer, got bool",
+    "negative": "S has -1 on its diagonal",
+}
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(name: str) -> None:
-    with pytest.raises(TlAnisoError):
+    (said,) = [message for start, message in SAID.items() if name.startswith(start)]
+    with pytest.raises(TlAnisoError, match=said):
         CALLS[name]()
