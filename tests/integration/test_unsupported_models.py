@@ -237,4 +237,4 @@ class TestOthers:
 
     def test_every_supported_class_is_one_of_transformers(self) -> None:
         assert {name for name in SUPPORTED_CLASSES if not hasattr(transformers, name)} == set()
-        assert len(SUPPORTED_CLASSES) == len(set(SUPPORTED_CLASSES)) == 9
+        assert len(SUPPORTED_CLASSES) == len(set(SUPPORTED_CLASSES)) == 10

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from tl_aniso.capturing.hooks import Consumer, Tap, first_tensor
@@ -33,7 +33,9 @@ class HookedTap(Tap):
         self._watched: set[nn.Module] = set()
         self._grown: list[tuple[nn.Module, str, Any]] = []
 
-    def forward(self, ids: Integer[Tensor, "batch length"]) -> Float[Tensor, "batch length d"]:
+    def forward(
+        self, ids: Integer[Tensor, "batch length"], mask: Bool[Tensor, "batch length"] | None = None
+    ) -> Float[Tensor, "batch length d"]:
         """Run the batch up to the input of the unembedding; see `Tap.forward`."""
         self._reset()
         with torch.set_grad_enabled(self._gradients):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from tl_aniso.capturing.layout import Layout, Matrix
@@ -63,19 +63,26 @@ class Tap:
         self._expected: dict[str, set[str]] = {"forward": set(), "backward": set()}
         self._handles: list[Any] = []
 
-    def forward(self, ids: Integer[Tensor, "batch length"]) -> Float[Tensor, "batch length d"]:
+    def forward(
+        self, ids: Integer[Tensor, "batch length"], mask: Bool[Tensor, "batch length"] | None = None
+    ) -> Float[Tensor, "batch length d"]:
         """Run the batch up to the input of the unembedding.
 
         Real tokens come first in each row, so under causal attention none of them can see the padding behind it and
-        no attention mask is passed.
+        no attention mask is passed; where tokens attend to both sides, it is. Without a mask all tokens are real.
 
         Raises:
             SiteError: a site delivered nothing, or more than once.
         """
         self._reset()
         with torch.set_grad_enabled(self._gradients):
-            output = self._layout.backbone(input_ids=ids, use_cache=False)
-        hidden = output[0] if isinstance(output, tuple) else output.last_hidden_state
+            if self._layout.attends == "both":
+                output = self._layout.backbone(input_ids=ids, attention_mask=None if mask is None else mask.long())
+            else:
+                output = self._layout.backbone(input_ids=ids, use_cache=False)
+            hidden: Tensor = output[0] if isinstance(output, tuple) else output.last_hidden_state
+            if self._layout.transform is not None:
+                hidden = self._layout.transform(hidden)
         self._check("forward")
         if self._gradients and (self._leaf is None or not hidden.requires_grad):
             raise ModelError(

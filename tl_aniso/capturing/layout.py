@@ -7,7 +7,7 @@ replaces its modules in place, so the same forward pass runs both; only the path
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from einops import rearrange
@@ -28,8 +28,21 @@ from tl_aniso.sites import (
     whole_site,
 )
 
-__all__ = ["Block", "Layout", "Matrix", "Split", "block_matrices", "fused_heads", "fused_thirds", "unembedding"]
+__all__ = [
+    "Attends",
+    "Block",
+    "Layout",
+    "Matrix",
+    "Split",
+    "Transform",
+    "block_matrices",
+    "fused_heads",
+    "fused_thirds",
+    "unembedding",
+]
 
+Attends = Literal["causal", "both"]
+Transform = Callable[[Float[Tensor, "batch length d"]], Float[Tensor, "batch length d"]]
 Split = Callable[[Float[Tensor, "batch length fused"]], tuple[Float[Tensor, "batch length side"], ...]]
 
 
@@ -122,6 +135,8 @@ class Layout:
         wrapper: "huggingface", "transformer_bridge" or "hooked_transformer".
         embed_scale: what the embedding multiplies its rows by.
         softcap: c where logits z become c tanh(z / c) before the loss.
+        attends: whether a token sees those before it ("causal") or all of its sequence ("both").
+        transform: from the body's output to the input of the unembedding, where a head has more than the one matrix.
     """
 
     root: nn.Module
@@ -137,6 +152,8 @@ class Layout:
     wrapper: str
     embed_scale: float = 1.0
     softcap: float | None = None
+    attends: Attends = "causal"
+    transform: Transform | None = None
 
     @cached_property
     def residual_sites(self) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def add_permuted_activations(
         for batch in track(permuted, "permuted tokens", total=len(permuted), enabled=progress):
             on_device = dataclasses.replace(batch, ids=batch.ids.to(layout.device), mask=batch.mask.to(layout.device))
             reducer.begin(on_device, causal_targets(on_device.ids, on_device.mask))
-            hidden = tap.forward(on_device.ids)
+            hidden = tap.forward(on_device.ids, on_device.mask)
             reducer.hidden(hidden)
     for key, moments in apart.moments.items():
         sums.moments[dataclasses.replace(key, variant=PERMUTED_TOKENS)] = moments

@@ -247,7 +247,7 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
             on_device = dataclasses.replace(batch, ids=batch.ids.to(layout.device), mask=batch.mask.to(layout.device))
             targets = causal_targets(on_device.ids, on_device.mask)
             reducer.begin(on_device, targets)
-            hidden = tap.forward(on_device.ids)
+            hidden = tap.forward(on_device.ids, on_device.mask)
             reducer.hidden(hidden)
             if not needs_head:
                 continue

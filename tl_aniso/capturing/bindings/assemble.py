@@ -50,6 +50,7 @@ def assemble(
         wrapper=wrapper,
         embed_scale=embedding_scale(embed, weight),
         softcap=None if softcap is None else float(softcap),
+        attends="both" if family.masked else "causal",
     )
 
 

@@ -35,6 +35,7 @@ class Family:
             head, or "thirds", all queries first, then all keys, then all values.
         parallel: the field of the config that says whether attention and MLP read the same residual.
         softcaps: whether the model soft-caps its logits where the config asks for it.
+        masked: whether it is a masked-language model, whose tokens see all of their sequence.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Family:
     fused: Fused | None = None
     parallel: str | None = None
     softcaps: bool = False
+    masked: bool = False
 
 
 _LLAMA = Family("llama", "LlamaDecoderLayer")
@@ -98,5 +100,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "MistralForCausalLM": replace(_LLAMA, name="mistral", layer_class="MistralDecoderLayer"),
         "Qwen2ForCausalLM": replace(_LLAMA, name="qwen2", layer_class="Qwen2DecoderLayer"),
         "Qwen3ForCausalLM": replace(_LLAMA, name="qwen3", layer_class="Qwen3DecoderLayer"),
+        # Llama's block, attending to both sides.
+        "EuroBertForMaskedLM": replace(_LLAMA, name="eurobert", layer_class="EuroBertDecoderLayer", masked=True),
     }
 )
