@@ -163,3 +163,15 @@ def test_peak_memory_does_not_grow_with_vocabulary_times_length(inner: str) -> N
 
     # All logits at once would take 391 MiB at 2,048 tokens, and with their softmax twice that.
     assert peak(2048) < peak(512) + 64
+
+
+@pytest.mark.parametrize("softcap", [None, 400.0])
+def test_targets_of_vanishing_probability_keep_their_loss(softcap: float | None) -> None:
+    """A softmax of 1e-60 is zero in float32; the loss is 138 nats all the same."""
+    unembedding, hidden, targets = case(softcap=softcap)
+    hidden = 60 * hidden
+    gradient, loss, _ = by_autograd(unembedding, hidden, targets)
+    assert loss.max() > 2000  # of at most eleven tokens, so some are rarer than float32 can tell
+    got = causal_head(unembedding, hidden, targets, inner="none")
+    torch.testing.assert_close(got.loss, loss, rtol=1e-6, atol=1e-4)
+    torch.testing.assert_close(got.gradient.double(), gradient, rtol=1e-4, atol=1e-4)

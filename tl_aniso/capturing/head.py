@@ -22,6 +22,8 @@ __all__ = ["Head", "Inner", "Unembedding", "causal_head"]
 
 # Logits held at once, in elements: 2^25 floats are 128 MiB; with fewer rows the products slow down.
 _CHUNK = 2**25
+# Below it a float32 probability loses digits, and at last becomes zero; its logarithm is then taken from the logits.
+_RARE = 1e-30
 
 Inner = Literal["none", "kernel", "cheapest"]
 
@@ -174,23 +176,32 @@ def _whole(
     ids, wide = ids[..., None], carries[..., None]
     logits = unembedding.logits(hidden)
     slope = unembedding.slope(logits)
-    at_target, peak = logits.gather(-1, ids), logits.amax(-1, keepdim=True)
-    # From here the logits' own memory holds their softmax, and at last their gradient.
-    probabilities = logits.sub_(peak).exp_()
-    total = probabilities.sum(-1, keepdim=True)
-    per_token = (total.log() + peak - at_target)[..., 0].mul_(carries)
-    # Scaling and the one-hot part on the narrow side of the product: the wide one is for the kernel alone.
-    scale, one = wide / total, wide.to(torch.float32)
+    at_target = logits.gather(-1, ids)
+    # One pass, and in place: the logits are the largest tensor of all, and reading them again and again costs as much.
+    probabilities = torch.softmax(logits, -1, out=logits)
+    found = probabilities.gather(-1, ids)
+    per_token = -found.log()
+    rare = (found < _RARE)[..., 0]
+    if bool(rare.any()):
+        per_token[rare] = _normaliser(unembedding, hidden[rare]) - at_target[rare]
+    per_token = per_token[..., 0].mul_(carries)
+    # Masking and the one-hot part on the narrow side of the product: the wide one is for the kernel alone.
+    one = wide.to(torch.float32)
     if slope is not None:
         probabilities.mul_(slope)
         one = one * slope.gather(-1, ids)
-    product = (probabilities.to(weight.dtype) @ weight).float().mul_(scale)
+    product = (probabilities.to(weight.dtype) @ weight).float().mul_(wide)
     gradient = product.sub_(weight[ids[..., 0]].float() * one)
     if kernel is not None:
-        probabilities.mul_(scale)
+        probabilities[~carries] = 0
         probabilities.scatter_add_(-1, ids, -one)
         torch.bmm(probabilities, probabilities.transpose(1, 2), out=kernel)
     return gradient, per_token
+
+
+def _normaliser(unembedding: Unembedding, hidden: Float[Tensor, "row d"]) -> Float[Tensor, "row 1"]:
+    """Log of the sum of exponentials, for rows whose softmax at the target is too small to tell it; few at a time."""
+    return torch.cat([torch.logsumexp(unembedding.logits(rows), -1, keepdim=True) for rows in hidden.split(16)])
 
 
 def _sliced(
