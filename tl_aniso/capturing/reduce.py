@@ -163,9 +163,11 @@ class Reducer:
         self._add_rows("activation_gradient", site, gradient, keep)
         if self.variant == MAIN:
             counted = keep & self._reached
-            zeros = ((gradient == 0) & counted[..., None]).sum()
-            self.sums.tally(f"gradient_entries|{site}|{self._half}", int(counted.sum()) * gradient.shape[-1])
-            self.sums.tally(f"gradient_zeros|{site}|{self._half}", int(zeros))
+            entries = int(counted.sum()) * gradient.shape[-1]
+            # All entries at once, less those of the few rows that do not count, is many times as fast as by row.
+            apart = torch.count_nonzero(gradient.flatten(0, 1)[~counted.flatten()])
+            self.sums.tally(f"gradient_entries|{site}|{self._half}", entries)
+            self.sums.tally(f"gradient_zeros|{site}|{self._half}", entries - int(torch.count_nonzero(gradient) - apart))
         basis = self.wanted.bases.get(site)
         if basis is not None:
             rows = gradient.float() * keep[..., None]
