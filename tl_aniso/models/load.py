@@ -1,16 +1,16 @@
-"""Load a causal language model and its own tokenizer, in float32."""
+"""Load a language model, causal or masked, and its own tokenizer, in float32."""
 
 import re
 import sys
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
-from tl_aniso.errors import ModelError, TlAnisoWarning
+from tl_aniso.errors import ModelError
+from tl_aniso.models.complete import check_complete, check_mask_token
+from tl_aniso.models.kind import LOADING_ERRORS, Objective, checked_objective, refusal
 
 __all__ = ["LoadedModel", "load_model"]
 
@@ -28,26 +28,46 @@ class LoadedModel:
         tokenizer: as it was published with the model.
         name: what the user asked for.
         revision: commit or branch; "local" for a directory.
+        objective: what it was made for: "causal", a decoder; "masked", an encoder.
     """
 
     model: Any
     tokenizer: Any
     name: str
     revision: str
+    objective: Objective = "causal"
 
 
 def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
     """Load from a directory (safetensors, or a single GGUF file) or from the hub and its cache.
 
-    Weights stored in half precision are loaded as float32: float16 gradients underflow to exact zeros.
+    The class that the config names decides whether it is loaded as a causal or as a masked-language model. Weights
+    stored in half precision are loaded as float32: float16 gradients underflow to exact zeros. Code that comes with a
+    checkpoint is never run.
 
     Args:
         name: a directory or a hub id.
         revision: branch, tag or commit on the hub.
 
     Raises:
-        ModelError: no such model, a directory without a tokenizer, a revision asked of a directory, or a GGUF that
-            cannot be read.
+        ModelError: no such model, a directory without a tokenizer, a revision asked of a directory, a GGUF that cannot
+            be read, a checkpoint that lacks weights (an encoder's head, say), a classifier, an encoder-decoder, one
+            that only code of its own can load, or an encoder whose mask token is unknown.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> from tokenizers import Tokenizer, models
+        >>> from transformers import EuroBertConfig, EuroBertForMaskedLM, PreTrainedTokenizerFast
+        >>> from tl_aniso.models import load_model
+        >>> config = EuroBertConfig(vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+        ...                         num_attention_heads=2, pad_token_id=0)
+        >>> words = Tokenizer(models.WordLevel({"<unk>": 0, "<mask>": 3, "crow": 5}, unk_token="<unk>"))
+        >>> with TemporaryDirectory() as directory:
+        ...     EuroBertForMaskedLM(config).save_pretrained(directory)
+        ...     _ = PreTrainedTokenizerFast(tokenizer_object=words, mask_token="<mask>").save_pretrained(directory)
+        ...     loaded = load_model(directory)
+        >>> type(loaded.model).__name__, loaded.objective
+        ('EuroBertForMaskedLM', 'masked')
     """
     directory = Path(name)
     local = bool(name) and directory.exists()
@@ -63,23 +83,25 @@ def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
         extra["gguf_file"] = gguf
     elif local:
         _check_tokenizer(directory)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
     from transformers.utils import logging
 
+    # A GGUF has no config that names a class; what transformers reads from one are decoders.
+    objective: Objective = "causal" if gguf else checked_objective(name, local=local, **extra)
+    auto_class: Any = AutoModelForMaskedLM if objective == "masked" else AutoModelForCausalLM
+    extra["trust_remote_code"] = False
     if not sys.stderr.isatty():
         logging.disable_progress_bar()  # its redrawn lines would fill a log file
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            name, dtype=torch.float32, output_loading_info=True, **extra
-        )
+        model, report = auto_class.from_pretrained(name, dtype=torch.float32, output_loading_info=True, **extra)
         tokenizer = AutoTokenizer.from_pretrained(name, **extra)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        absent = "" if local else f"there is no directory {name!r} here, and as a name on the hub it "
-        failed = "did not load" if absent else f"cannot load {name}"
-        raise ModelError(f"{absent}{failed}: {_shortened(error)}") from error
-    _check_complete(name, report)
+    except LOADING_ERRORS as error:
+        raise refusal(name, error, local=local) from error
+    check_complete(name, model, report)
+    if objective == "masked":
+        check_mask_token(name, tokenizer, model.config)
     commit = getattr(model.config, "_commit_hash", None)
-    return LoadedModel(model.eval(), tokenizer, name, "local" if local else str(commit or revision or "main"))
+    return LoadedModel(model.eval(), tokenizer, name, "local" if local else str(commit or revision or "main"), objective)
 
 
 def _gguf_file(directory: Path) -> str | None:
@@ -99,26 +121,3 @@ def _check_tokenizer(directory: Path) -> None:
             f"{directory} holds a model without a tokenizer; save the model's own there too: "
             "tokenizer.save_pretrained(directory)"
         )
-
-
-def _check_complete(name: str, report: dict[str, Any]) -> None:
-    """Weights that a checkpoint lacks were drawn at random; measuring those would look like a result."""
-    missing = sorted(map(str, [*report.get("missing_keys", ()), *report.get("mismatched_keys", ())]))
-    if missing:
-        raise ModelError(
-            f"the checkpoint of {name} lacks {len(missing)} weights that the model has ({', '.join(missing[:3])}); "
-            "they would be random: is the download or the config incomplete?"
-        )
-    extra = sorted(map(str, report.get("unexpected_keys", ())))
-    if extra:
-        warnings.warn(
-            f"the checkpoint of {name} holds {len(extra)} weights that the model does not use "
-            f"({', '.join(extra[:3])}); does the config belong to it?",
-            TlAnisoWarning,
-            stacklevel=3,
-        )
-
-
-def _shortened(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return (text[:300] + " ...") if len(text) > 300 else text or type(error).__name__
