@@ -1,5 +1,6 @@
 """Tiny masked-language encoders, ragged batches for them, and a directory as the hub lays it out."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +80,19 @@ def save_as_on_hub(model: Any, directory: Path) -> None:
     )
     model.save_pretrained(directory)
     fast.save_pretrained(directory)
+
+
+def rename_class(directory: Path, name: str | None, **changes: Any) -> None:
+    """Let the config name another class, or none, and hold further fields."""
+    path = directory / "config.json"
+    config = {**json.loads(path.read_text()), "architectures": name and [name], **changes}
+    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+
+
+def strip_head(directory: Path, model: Any) -> None:
+    """Take out of a checkpoint what does not belong to the body."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(directory / "model.safetensors")
+    body = {name: value for name, value in weights.items() if name.startswith(f"{model.base_model_prefix}.")}
+    save_file(body, directory / "model.safetensors", metadata={"format": "pt"})

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.encoder_models import KINDS, WORDS, ragged, save_as_on_hub, tiny_encoder
+from tests.encoder_models import KINDS, WORDS, ragged, rename_class, save_as_on_hub, strip_head, tiny_encoder
 from tl_aniso.adapters import ARCHITECTURES, boot, register
 from tl_aniso.adapters.versions import SUPPORTED_VERSIONS, check_version
 from tl_aniso.errors import ModelError
@@ -23,6 +23,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TARGETS = PYPROJECT["project"]["entry-points"]["transformer_lens.architectures"]
+
+# With those that TransformerLens has adapters for.
+ALL_KINDS = tuple(dict.fromkeys((*KINDS, "Bert", "Roberta")))
 
 FRESH = """
 import sys
@@ -43,15 +46,30 @@ for directory in sys.argv[1:]:
 
 def test_boot_from_a_directory_in_a_fresh_process(tmp_path: Path) -> None:
     ids, mask = ragged("right")
-    for kind in KINDS:
+    for kind in ALL_KINDS:
         model = tiny_encoder(kind)
         save_as_on_hub(model, tmp_path / kind)
         with torch.no_grad():
             torch.save((ids, mask, model(ids, attention_mask=mask).logits), tmp_path / kind / "expected.pt")
-    command = [sys.executable, "-c", FRESH, *(str(tmp_path / kind) for kind in KINDS)]
+    command = [sys.executable, "-c", FRESH, *(str(tmp_path / kind) for kind in ALL_KINDS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.stdout.split("\n")[:-1] == [f"{kind}ForMaskedLM True" for kind in KINDS], done.stderr
+    assert done.stdout.split("\n")[:-1] == [f"{kind}ForMaskedLM True" for kind in ALL_KINDS], done.stderr
     assert "Warning" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_boot_refuses_what_has_no_head(kind: str, tmp_path: Path) -> None:
+    """A body alone, named as one; and a body under the name of the whole, whose head would be drawn at random."""
+    model = tiny_encoder(kind, tie_word_embeddings=False)
+    save_as_on_hub(model, tmp_path)
+    boot(str(tmp_path), device="cpu")
+    strip_head(tmp_path, model)
+    with pytest.raises(ModelError, match=f"is headless: it has the body of {kind}ForMaskedLM and lacks .*load the ch"):
+        boot(str(tmp_path), device="cpu")
+    rename_class(tmp_path, f"{kind}Model")
+    with pytest.raises(ModelError, match=f"names the class {kind}Model, an encoder without its .* as {kind}ForMaskedLM"):
+        boot(str(tmp_path), device="cpu")
+    boot(str(tmp_path), device="cpu", hf_model=model)  # the caller's affair
 
 
 def test_boot_registers_on_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

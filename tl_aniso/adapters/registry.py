@@ -55,12 +55,17 @@ def register() -> tuple[str, ...]:
 def boot(name: str, **options: Any) -> Any:
     """A TransformerBridge of a model by directory or hub name, encoders of `ARCHITECTURES` among them.
 
+    ``boot_transformers`` itself takes an encoder without its head for one with a head, which it draws at random; here
+    such a checkpoint is refused, as `tl_aniso.models.load_model` refuses it.
+
     Args:
         name: a directory or a hub id.
-        options: of ``TransformerBridge.boot_transformers``.
+        options: of ``TransformerBridge.boot_transformers``. With ``hf_model``, ``model_class``, ``trust_remote_code`` or
+            ``load_weights=False`` the checkpoint is the caller's affair and not looked at.
 
     Raises:
-        ModelError: as `register`.
+        ModelError: as `register`; an encoder-decoder, a classifier, or an encoder whose checkpoint lacks its head or
+            other weights.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -78,7 +83,22 @@ def boot(name: str, **options: Any) -> Any:
     register()
     from tl_aniso.adapters.parts import TransformerBridge
 
+    own = any(options.get(option) for option in ("hf_model", "model_class", "trust_remote_code"))
+    if not own and options.get("load_weights", True):
+        options |= _checked(name, options.get("revision"))
     return TransformerBridge.boot_transformers(name, **options)
+
+
+def _checked(name: str, revision: str | None) -> dict[str, Any]:
+    """What makes TransformerLens refuse a checkpoint that lacks weights; of its config, what it shows is refused here."""
+    from pathlib import Path
+
+    from tl_aniso.models.complete import CheckedMaskedLM
+    from tl_aniso.models.kind import checked_objective
+
+    extra = {} if revision is None else {"revision": revision}
+    objective = checked_objective(name, local=Path(name).exists(), **extra)
+    return {"model_class": CheckedMaskedLM} if objective == "masked" else {}
 
 
 def _list(module: Any, name: str, kind: type) -> Any:
