@@ -204,7 +204,7 @@ def test_a_model_without_its_tokenizer_says_so(kind, text_file, tmp_path, capsys
 
 @pytest.mark.parametrize("name", ["out/models/mine", "mine/", "./mine", "a\\b", "my model"])
 def test_what_can_be_no_name_on_the_hub_is_not_looked_for_there(name, text_file, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", lambda *_, **__: pytest.fail("asked"))
+    monkeypatch.setattr("transformers.utils.cached_file", lambda *_, **__: pytest.fail("asked"))
     assert main(["measure", name, "--text", str(text_file), "--out", str(tmp_path / "o")]) == 1
     assert f"tl-aniso: there is no directory {name!r}" in capsys.readouterr().err
 
@@ -213,7 +213,7 @@ def test_a_name_that_the_hub_does_not_give_is_first_of_all_no_directory(text_fil
     def unreachable(*_, **__):
         raise OSError("no network")
 
-    monkeypatch.setattr("transformers.AutoConfig.from_pretrained", unreachable)
+    monkeypatch.setattr("transformers.utils.cached_file", unreachable)
     assert main(["measure", "owner/mine", "--text", str(text_file), "--out", str(tmp_path / "o")]) == 1
     shown = capsys.readouterr().err
     assert "tl-aniso: there is no directory 'owner/mine' here, and as a name on the hub it did not load: no" in shown

@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 
 from tl_aniso.errors import ModelError
 
-__all__ = ["LOADING_ERRORS", "Objective", "checked_objective", "objective_of", "read_config", "refusal"]
+__all__ = ["LOADING_ERRORS", "Objective", "checked_objective", "commit_of", "objective_of", "read_config", "refusal"]
 
 Objective = Literal["causal", "masked"]
 
@@ -18,6 +18,7 @@ LOADING_ERRORS = (OSError, ValueError, KeyError, ImportError, RuntimeError, Safe
 _MASKED = re.compile(r"For(MaskedLM|PreTraining)$")
 _CAUSAL = re.compile(r"(ForCausalLM|LMHeadModel)$")
 _TASK = re.compile(r"For(\w*Classification|QuestionAnswering|MultipleChoice|NextSentencePrediction)$")
+_SNAPSHOT = re.compile(r"[\\/]snapshots[\\/]([0-9a-f]{40})[\\/]")
 _LONGEST_REASON = 300
 
 
@@ -33,6 +34,24 @@ def checked_objective(name: str, *, local: bool, **extra: Any) -> Objective:
         ModelError: as `read_config` and `objective_of`.
     """
     return objective_of(read_config(name, local=local, **extra), name)
+
+
+def commit_of(name: str, revision: str | None) -> str | None:
+    """The commit that a name on the hub stands for now, or in the cache without a network; None where it is not told.
+
+    Loading by it keeps config, weights and tokenizer of one state, and results say which. (transformers 5 no longer
+    leaves the commit in the config.)
+
+    Raises:
+        ModelError: there is no such checkpoint.
+    """
+    from transformers.utils import cached_file
+
+    try:
+        found = _SNAPSHOT.search(str(cached_file(name, "config.json", revision=revision)))
+    except LOADING_ERRORS as error:
+        raise refusal(name, error, local=False) from error
+    return found.group(1) if found else None
 
 
 def read_config(name: str, *, local: bool, **extra: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 
 from tl_aniso.errors import ModelError
 from tl_aniso.models.complete import check_complete, check_mask_token
-from tl_aniso.models.kind import LOADING_ERRORS, Objective, checked_objective, refusal
+from tl_aniso.models.kind import LOADING_ERRORS, Objective, checked_objective, commit_of, refusal
 
 __all__ = ["LoadedModel", "load_model"]
 
@@ -77,7 +77,8 @@ def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
         raise ModelError(f"{name} is a local path and has no revisions; leave --revision out, or give a hub id")
     if local and not directory.is_dir():
         raise ModelError(f"{name} is a file; give the directory that holds the model")
-    extra: dict[str, Any] = {"revision": revision} if revision else {}
+    commit = None if local else commit_of(name, revision)
+    extra: dict[str, Any] = {"revision": commit or revision} if commit or revision else {}
     gguf = _gguf_file(directory) if local else None
     if gguf:
         extra["gguf_file"] = gguf
@@ -100,8 +101,7 @@ def load_model(name: str, *, revision: str | None = None) -> LoadedModel:
     check_complete(name, model, report)
     if objective == "masked":
         check_mask_token(name, tokenizer, model.config)
-    commit = getattr(model.config, "_commit_hash", None)
-    return LoadedModel(model.eval(), tokenizer, name, "local" if local else str(commit or revision or "main"), objective)
+    return LoadedModel(model.eval(), tokenizer, name, "local" if local else commit or revision or "main", objective)
 
 
 def _gguf_file(directory: Path) -> str | None:
