@@ -67,7 +67,9 @@ def test_boot_refuses_what_has_no_head(kind: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=f"is headless: it has the body of {kind}ForMaskedLM and lacks .*load the ch"):
         boot(str(tmp_path), device="cpu")
     rename_class(tmp_path, f"{kind}Model")
-    with pytest.raises(ModelError, match=f"names the class {kind}Model, an encoder without its .* as {kind}ForMaskedLM"):
+    with pytest.raises(
+        ModelError, match=f"names the class {kind}Model, an encoder without its .* as {kind}ForMaskedLM"
+    ):
         boot(str(tmp_path), device="cpu")
     boot(str(tmp_path), device="cpu", hf_model=model)  # the caller's affair
 

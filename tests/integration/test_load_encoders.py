@@ -119,7 +119,9 @@ except Exception as error:
         )
         found, other = done.stdout.splitlines() or (done.stderr, "")
         assert found == f"{COMMIT} masked True"
-        assert other.startswith("ModelError there is no directory 'owner/little' here, and as a name on the hub it did ")
+        assert other.startswith(
+            "ModelError there is no directory 'owner/little' here, and as a name on the hub it did "
+        )
 
 
 class TestHeadless:
@@ -228,7 +230,9 @@ class TestRemoteCode:
     def test_is_refused_where_it_has_none(self, tmp_path: Path) -> None:
         self.plant(tmp_path, model_type="mine")
         found = refusal_of(tmp_path)
-        assert found.startswith(f"{tmp_path} comes with Python code of its own, and code from a repository is never run")
+        assert found.startswith(
+            f"{tmp_path} comes with Python code of its own, and code from a repository is never run"
+        )
         assert "EuroBERT, whose repositories also hold code, is served by transformers' own class in version 5" in found
         assert "trust_remote_code=True, and see whether capture(model, ...) takes it" in found
         assert not (tmp_path / "ran").exists()

@@ -18,7 +18,7 @@ def check_bos(subject: Subject) -> Check:
     bos = getattr(tokenizer, "bos_token_id", None)
     texts = subject.texts or TEXTS
     if bos is None:
-        return Check(name, "pass", "the tokenizer has no BOS")
+        return _without_bos(name, tokenizer, texts)
     token = str(getattr(tokenizer, "bos_token", bos))
     counts = [_leading(tokenizer, text, bos) for text in texts]
     kept = tokenise(iter_documents(list(texts)), tokenizer)
@@ -38,6 +38,23 @@ def check_bos(subject: Subject) -> Check:
     if token and _leading(tokenizer, token + texts[0], bos) > 1:
         recorded += "; a text that begins with one already, such as a chat template's, would get two, and keeps one"
     return Check(name, "pass", f"{max(counts)} in front of a text ({token!r}, id {bos}); {recorded}")
+
+
+def _without_bos(name: str, tokenizer: Any, texts: tuple[str, ...]) -> Check:
+    """BERT's tokenizers put a CLS where others put a BOS; the library leaves it, or two of them, as they come."""
+    cls = getattr(tokenizer, "cls_token_id", None)
+    if cls is None:
+        return Check(name, "pass", "the tokenizer has no BOS")
+    most = max(_leading(tokenizer, text, cls) for text in texts)
+    found = f"the tokenizer has no BOS, and puts {most} CLS ({tokenizer.cls_token!r}, id {cls}) in front of a text"
+    if most <= 1:
+        return Check(name, "pass", found)
+    return Check(
+        name,
+        "fail",
+        f"{found}; all of them would be measured as they come",
+        "the texts may begin with one already, or a post-processor adds a second: leave one of them",
+    )
 
 
 def _leading(tokenizer: Any, text: str, bos: int) -> int:

@@ -90,7 +90,7 @@ def _sequences(subject: Subject) -> tuple[list[int], list[int]]:
 
 
 def _captured(subject: Subject, documents: list[list[int]], sites: list[str]) -> object:
-    return capture(subject.model, documents, sites=sites, batch_size=1, progress=False)
+    return capture(subject.model, documents, sites=sites, objective=subject.objective, batch_size=1, progress=False)
 
 
 def _seconds(run: Callable[[], object]) -> float:

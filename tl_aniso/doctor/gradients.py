@@ -14,7 +14,7 @@ from tl_aniso.capturing.bind import bind
 from tl_aniso.capturing.layout import Layout, Matrix
 from tl_aniso.capturing.run import capture
 from tl_aniso.doctor.check import Check
-from tl_aniso.doctor.subject import Subject, evaluating, first_tensor, logits_of, relative
+from tl_aniso.doctor.subject import Subject, evaluating, first_tensor, logits_of, own_tokens, relative
 from tl_aniso.sites import residual_site
 
 __all__ = ["check_gradients"]
@@ -44,7 +44,14 @@ def check_gradients(subject: Subject) -> Check:
     sites = [*(place.site for place in places), *residuals]
     expected = _autograd(layout, places, subject.layers, documents)
     held = capture(
-        subject.model, documents, sites=sites, controls=(), exclude=(), batch_size=_DOCUMENTS, progress=False
+        subject.model,
+        documents,
+        sites=sites,
+        objective=subject.objective,
+        controls=(),
+        exclude=(),
+        batch_size=_DOCUMENTS,
+        progress=False,
     )
     found = {place.site: _summed(held.weight_gradients[place.site]) for place in places}
     found |= {site: _summed(held.activation_gradients[site]) for site in residuals}
@@ -141,8 +148,7 @@ def _autograd(
         with evaluating(layout, gradients=True):
             for document in documents:
                 ids = torch.tensor([document], device=layout.device)
-                logits = logits_of(layout, ids)[0, :-1]
-                loss = nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum")
+                loss = _loss(layout, ids)
                 # What a pass does not use has the gradient zero; the check will say so.
                 given = torch.autograd.grad(
                     loss, [*parameters, *taken.values()], allow_unused=True, materialize_grads=True
@@ -155,6 +161,14 @@ def _autograd(
         for handle in handles:
             handle.remove()
     return sums
+
+
+def _loss(layout: Layout, ids: Tensor) -> Tensor:
+    """Summed over the tokens of one document: each predicts the next, or, in an encoder, itself."""
+    logits = logits_of(layout, ids)
+    if layout.attends == "both":
+        return own_tokens(logits, ids, torch.ones_like(ids, dtype=torch.bool)).sum()
+    return nn.functional.cross_entropy(logits[0, :-1], ids[0, 1:], reduction="sum")
 
 
 def _rows(place: _Place, gradient: Tensor) -> Float[Tensor, "side d"]:

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 from sklearn.decomposition import PCA
-from torch import Tensor
+from torch import Tensor, nn
 
 from tl_aniso.capturing.hooks import tapped
+from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.run import capture
 from tl_aniso.capturing.store import Capture
 from tl_aniso.doctor.check import Check
@@ -53,8 +54,9 @@ def check_left_padding(subject: Subject) -> Check:
     name, layout = "the model's own left padding", subject.layout
     documents = tuple(ids[: layout.context] for ids in sorted(subject.documents, key=len)[:3])
     extra = min(5, layout.context - max(map(len, documents)))
-    ids, mask = padded(documents, left=True, extra=extra)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    fill, first = _positions(layout)
+    ids, mask = padded(documents, left=True, fill=fill, extra=extra)
+    positions = (mask.cumsum(1) - 1).clamp(min=0) + first
     outcomes: dict[str, float] = {}
     for label, inputs in (
         ("with the mask alone", {"attention_mask": mask.long()}),
@@ -78,6 +80,20 @@ def check_left_padding(subject: Subject) -> Check:
         f"{said}. The library always pads on the right, so its numbers do not depend on this",
         "in code of your own: pad on the right, or pass position ids",
     )
+
+
+def _positions(layout: Layout) -> tuple[int, int]:
+    """What an encoder is padded with, and the number of its first position: RoBERTa counts behind the id of the pad."""
+    if layout.attends == "causal":
+        return 0, 0
+    pad = getattr(getattr(layout.root, "config", None), "pad_token_id", None)
+    tables = [
+        module.padding_idx
+        for label, module in layout.root.named_modules()
+        if "position_embeddings" in label and isinstance(module, nn.Embedding)
+    ]
+    counts_pads = bool(tables) and tables[0] is not None
+    return pad if isinstance(pad, int) else 0, int(tables[0]) + 1 if counts_pads else 0
 
 
 @dataclass(frozen=True)
@@ -169,10 +185,10 @@ def _row_errors(subject: Subject, documents: tuple[list[int], ...], places: _Pla
 
 def _rows(subject: Subject, documents: tuple[list[int], ...], places: _Places) -> dict[str, Tensor]:
     listener = _Rows(places.residuals)
-    ids, _ = padded(documents, left=False)
+    ids, mask = padded(documents, left=False)
     nothing: frozenset[str] = frozenset()
     with tapped(subject.layout, listener, gradients=False, matrices=nothing, residuals=nothing) as tap:
-        tap.forward(ids.to(subject.layout.device))
+        tap.forward(ids.to(subject.layout.device), mask.to(subject.layout.device))
     return listener.rows
 
 
@@ -182,6 +198,7 @@ def _energies(subject: Subject, text: Any, places: _Places, *, batch_size: int =
         text,
         proxies=places.proxies,
         sites=[*places.residuals, *places.weights],
+        objective=subject.objective,
         n_shards=_n_shards(text),
         batch_size=batch_size,
         progress=False,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tl_aniso.capturing.bind import bind
-from tl_aniso.capturing.layout import Layout
+from tl_aniso.capturing.layout import Attends, Layout
 from tl_aniso.capturing.prepare import find_tokenizer
 from tl_aniso.doctor.bos import check_bos
 from tl_aniso.doctor.check import Check, Diagnosis
@@ -19,6 +19,7 @@ from tl_aniso.doctor.delivery import check_delivery
 from tl_aniso.doctor.gradients import check_gradients
 from tl_aniso.doctor.norms import check_norms
 from tl_aniso.doctor.padding import check_left_padding, check_library, check_right_padding
+from tl_aniso.doctor.sides import check_mask_token, check_masked_padding, check_sides
 from tl_aniso.doctor.state import check_mode, check_numbers, check_precision
 from tl_aniso.doctor.streams import check_sinks, check_zeros
 from tl_aniso.doctor.subject import Subject, read_text
@@ -29,11 +30,12 @@ __all__ = ["diagnose", "failed_to_load"]
 
 
 class _Step(NamedTuple):
-    """A check, and the checks whose failure leaves it nothing to say."""
+    """A check, the checks whose failure leaves it nothing to say, and whether it is only of decoders or encoders."""
 
     name: str
     run: Callable[[Subject], Check]
     needs: tuple[str, ...] = ()
+    only: Attends | None = None
 
 
 _NUMBERS, _DELIVERY = "weights and logits are finite", "every site delivers exactly once"
@@ -42,9 +44,12 @@ _STEPS = (
     _Step("precision", check_precision),
     _Step("evaluation mode, nothing drawn at random", check_mode, (_NUMBERS,)),
     _Step("BOS zero or one", check_bos),
+    _Step("a token to mask with", check_mask_token, (), "both"),
     _Step(_DELIVERY, check_delivery),
     _Step("norms apply their gain", check_norms, (_NUMBERS,)),
-    _Step("no token sees what comes after it", check_right_padding, (_NUMBERS,)),
+    _Step("no token sees what comes after it", check_right_padding, (_NUMBERS,), "causal"),
+    _Step("every block sees both sides of a token", check_sides, (_NUMBERS, _DELIVERY), "both"),
+    _Step("no token sees padding", check_masked_padding, (_NUMBERS,), "both"),
     _Step("the model's own left padding", check_left_padding, (_NUMBERS,)),
     _Step("a document's numbers do not depend on its batch", check_library, (_NUMBERS, _DELIVERY)),
     _Step("gradients equal autograd", check_gradients, (_NUMBERS, _DELIVERY)),
@@ -118,7 +123,8 @@ def failed_to_load(name: str, error: Exception) -> Diagnosis:
 
 def _run(subject: Subject, progress: bool) -> Iterator[Check]:
     failed: set[str] = set()
-    for step in track(_STEPS, "doctor", total=len(_STEPS), enabled=progress):
+    steps = [step for step in _STEPS if step.only in (None, subject.layout.attends)]
+    for step in track(steps, "doctor", total=len(steps), enabled=progress):
         missing = [needed for needed in step.needs if needed in failed]
         if missing:
             yield Check(step.name, "skip", f"the check before it failed: {missing[0]}")

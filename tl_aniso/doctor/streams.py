@@ -27,6 +27,7 @@ def check_zeros(subject: Subject) -> Check:
         subject.model,
         list(subject.documents[:2]),
         sites=chosen,
+        objective=subject.objective,
         gradients="activation",
         exclude=(),
         progress=False,

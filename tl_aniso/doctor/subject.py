@@ -8,14 +8,25 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Integer
-from torch import Tensor
+from torch import Tensor, nn
 
 from tl_aniso.capturing.layout import Layout, Matrix
 from tl_aniso.doctor.texts import TEXTS
 from tl_aniso.errors import ModelError, TextError
 from tl_aniso.text import document_hash, half_of, iter_documents, tokenise
 
-__all__ = ["Subject", "evaluating", "first_tensor", "logits_of", "padded", "percent", "read_text", "relative", "spread"]
+__all__ = [
+    "Subject",
+    "evaluating",
+    "first_tensor",
+    "logits_of",
+    "own_tokens",
+    "padded",
+    "percent",
+    "read_text",
+    "relative",
+    "spread",
+]
 
 MOST_DOCUMENTS = 6
 MOST_TOKENS = 96
@@ -47,6 +58,15 @@ class Subject:
         """Relative error allowed to products of the model's own precision."""
         weight: Tensor = self.layout.embed.weight  # type: ignore[assignment]
         return 5e-2 if weight.dtype in (torch.bfloat16, torch.float16) else 1e-4
+
+    @property
+    def objective(self) -> Any:
+        """The loss that checks differentiate: next tokens, or, of an encoder, the tokens themselves.
+
+        An encoder's own loss hides tokens first, which takes a mask token and leaves gradients of zero elsewhere;
+        unhidden, every token has a target, and the model's own head and blocks are gone through all the same.
+        """
+        return None if self.layout.attends == "causal" else own_tokens
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -154,10 +174,24 @@ def logits_of(
         mask = inputs.get("attention_mask")
         left = mask is not None and not bool(mask[:, 0].all())
         output = layout.root(ids, padding_side="left" if left else "right", **inputs)
+    elif layout.attends == "both":  # an encoder has no cache to leave out
+        output = layout.root(input_ids=ids, **inputs)
     else:
         output = layout.root(input_ids=ids, use_cache=False, **inputs)
     logits: Tensor = output if isinstance(output, Tensor) else output.logits
     return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def own_tokens(
+    logits: Float[Tensor, "batch length v"], ids: Integer[Tensor, "batch length"], mask: Bool[Tensor, "batch length"]
+) -> Float[Tensor, "batch length"]:
+    """Cross-entropy of every token with itself: a loss of an encoder that needs no mask token.
+
+    Example:
+        >>> own_tokens(torch.zeros(1, 2, 4), torch.tensor([[3, 1]]), torch.ones(1, 2, dtype=torch.bool))
+        tensor([[1.3863, 1.3863]])
+    """
+    return nn.functional.cross_entropy(logits.transpose(1, 2), ids, reduction="none") * mask
 
 
 def padded(
