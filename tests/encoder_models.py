@@ -7,7 +7,8 @@ from typing import Any
 import torch
 import transformers
 
-KINDS = ("EuroBert", "ModernBert", "Camembert", "XLMRoberta")
+KINDS = ("EuroBert", "ModernBert", "Camembert", "XLMRoberta")  # that tl_aniso.adapters serves
+ALL_KINDS = (*KINDS, "Bert", "Roberta")  # that captures measure; TransformerLens has adapters of these two itself
 IMPLEMENTATIONS = ("eager", "sdpa")
 SIDES = ("none", "right", "left")
 VOCAB = 97

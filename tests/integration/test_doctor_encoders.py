@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from tests.encoder_models import KINDS, WORDS, save_as_on_hub, tiny_encoder
+from tests.encoder_models import ALL_KINDS, WORDS, save_as_on_hub, tiny_encoder
 from tests.models import as_bridge, tiny_model
 from tl_aniso.capturing.bind import SUPPORTED_CLASSES
 from tl_aniso.cli import main
@@ -15,7 +15,7 @@ from tl_aniso.doctor import Diagnosis, diagnose, run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-BOUND = [kind for kind in dict.fromkeys((*KINDS, "Bert", "Roberta")) if f"{kind}ForMaskedLM" in SUPPORTED_CLASSES]
+BOUND = [kind for kind in ALL_KINDS if f"{kind}ForMaskedLM" in SUPPORTED_CLASSES]
 TEXTS = [" ".join(WORDS[(i * step) % len(WORDS)] for i in range(30 + 5 * step)) for step in (1, 2, 4, 5)]
 ONLY_ENCODERS = ["a token to mask with", "every block sees both sides of a token", "no token sees padding"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.encoder_models import KINDS, WORDS, ragged, rename_class, save_as_on_hub, strip_head, tiny_encoder
+from tests.encoder_models import ALL_KINDS, KINDS, WORDS, ragged, rename_class, save_as_on_hub, strip_head, tiny_encoder
 from tl_aniso.adapters import ARCHITECTURES, boot, register
 from tl_aniso.adapters.versions import SUPPORTED_VERSIONS, check_version
 from tl_aniso.errors import ModelError
@@ -23,9 +23,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TARGETS = PYPROJECT["project"]["entry-points"]["transformer_lens.architectures"]
-
-# With those that TransformerLens has adapters for.
-ALL_KINDS = tuple(dict.fromkeys((*KINDS, "Bert", "Roberta")))
 
 FRESH = """
 import sys

@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from tests.encoder_models import KINDS, ragged, rename_class, save_as_on_hub, strip_head, tiny_encoder
+from tests.encoder_models import ALL_KINDS, ragged, rename_class, save_as_on_hub, strip_head, tiny_encoder
 from tests.models import tiny_model
 from tl_aniso.errors import ModelError
 from tl_aniso.models import load_model
@@ -20,7 +20,6 @@ from tl_aniso.models import load_model
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 ROOT = Path(__file__).parents[2]
-ALL_KINDS = tuple(dict.fromkeys((*KINDS, "Bert", "Roberta")))
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 

@@ -60,8 +60,8 @@ def boot(name: str, **options: Any) -> Any:
 
     Args:
         name: a directory or a hub id.
-        options: of ``TransformerBridge.boot_transformers``. With ``hf_model``, ``model_class``, ``trust_remote_code`` or
-            ``load_weights=False`` the checkpoint is the caller's affair and not looked at.
+        options: of ``TransformerBridge.boot_transformers``. With ``hf_model``, ``model_class``,
+            ``trust_remote_code`` or ``load_weights=False`` the checkpoint is the caller's affair and not looked at.
 
     Raises:
         ModelError: as `register`; an encoder-decoder, a classifier, or an encoder whose checkpoint lacks its head or
@@ -90,7 +90,7 @@ def boot(name: str, **options: Any) -> Any:
 
 
 def _checked(name: str, revision: str | None) -> dict[str, Any]:
-    """What makes TransformerLens refuse a checkpoint that lacks weights; of its config, what it shows is refused here."""
+    """Refuse a checkpoint by its config; the option that makes TransformerLens refuse one that lacks weights."""
     from pathlib import Path
 
     from tl_aniso.models.complete import CheckedMaskedLM

@@ -92,8 +92,8 @@ def _positions(layout: Layout) -> tuple[int, int]:
         for label, module in layout.root.named_modules()
         if "position_embeddings" in label and isinstance(module, nn.Embedding)
     ]
-    counts_pads = bool(tables) and tables[0] is not None
-    return pad if isinstance(pad, int) else 0, int(tables[0]) + 1 if counts_pads else 0
+    skipped = next((idx for idx in tables if idx is not None), None)
+    return pad if isinstance(pad, int) else 0, 0 if skipped is None else int(skipped) + 1
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What only an encoder promises: every block sees both sides of a token, none sees padding, and a mask token is known."""
+"""What only an encoder promises: blocks see both sides of a token and no padding, and a mask token is known."""
 
 from typing import Any
 
@@ -122,5 +122,6 @@ def check_mask_token(subject: Subject) -> Check:
     except ModelError as error:
         return Check(name, "fail", str(error))
     if found is None:
-        return Check(name, "pass", f"the tokenizer has none; the config names id {config.mask_token_id}. {loss}")
+        named = getattr(config, "mask_token_id", None)
+        return Check(name, "pass", f"the tokenizer has none; the config names id {named}. {loss}")
     return Check(name, "pass", f"{tokenizer.mask_token!r}, id {found}. {loss}")

@@ -117,7 +117,8 @@ def objective_of(config: Any, name: str) -> Objective:
     if masked and not decodes and not _CAUSAL.search(named):
         raise ModelError(
             f"{name} names the class {named}, an encoder without its masked-language head: there is no loss to "
-            f"measure, and a new head would be drawn at random; load the checkpoint it came from{_with_its_head(masked)}. "
+            "measure, and a new head would be drawn at random; load the checkpoint it came from"
+            f"{_with_its_head(masked)}. "
             "Models for embedding sentences (sentence-transformers) are published without it"
         )
     return "causal"
@@ -138,8 +139,8 @@ def refusal(name: str, error: BaseException, *, local: bool) -> ModelError:
         return ModelError(
             f"{name} comes with Python code of its own, and code from a repository is never run here: it could do "
             "anything, and what it computes is not what the sites are named for. Load a model that transformers has a "
-            "class for (EuroBERT, whose repositories also hold code, is served by transformers' own class in version 5); "
-            "or load this one yourself with trust_remote_code=True, and see whether capture(model, ...) takes it"
+            "class for (EuroBERT, whose repositories also hold code, is served by transformers' own class in version 5)"
+            "; or load this one yourself with trust_remote_code=True, and see whether capture(model, ...) takes it"
         )
     if "model type" in text and "does not recognize" in text:
         return ModelError(
