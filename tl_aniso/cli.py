@@ -34,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument("--out", type=Path, default=Path("demo-out"), help="directory of the results (demo-out)")
 
     measure = commands.add_parser("measure", help="measure one model, one checkpoint")
-    measure.add_argument("model", metavar="MODEL", help="directory or hub id of a decoder (see README, Models)")
+    measure.add_argument("model", metavar="MODEL", help="directory or hub id of a decoder or encoder (see README)")
     measure.add_argument(
         "--text", type=Path, required=True, metavar="FILE", help=".txt (split at blank lines) or .jsonl"
     )

@@ -74,7 +74,7 @@ def check_gradients(subject: Subject) -> Check:
         return Check(
             name,
             "fail",
-            f"second moments differ from torch.autograd.grad of the model's own loss at {_listed(wrong, errors)}",
+            f"second moments differ from torch.autograd.grad of {subject.loss} at {_listed(wrong, errors)}",
             "a hook that replaces values or gradients, a custom autograd function, or a forward pass of the whole "
             "model that is not that of its blocks; if the model is stock, please report this",
             table,
@@ -94,7 +94,7 @@ def check_gradients(subject: Subject) -> Check:
         said += f" with float64 to {errors[worst]:.1g} at worst ({worst})"
         said += f"; autograd in the model's own precision strays by {rounding[own]:.1g} ({own})"
     else:
-        said += f" with torch.autograd.grad of the model's own loss to {errors[worst]:.1g} at worst ({worst})"
+        said += f" with torch.autograd.grad of {subject.loss} to {errors[worst]:.1g} at worst ({worst})"
     return Check(name, "pass", said, table=table)
 
 

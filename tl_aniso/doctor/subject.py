@@ -69,6 +69,11 @@ class Subject:
         return None if self.layout.attends == "causal" else own_tokens
 
     @property
+    def loss(self) -> str:
+        """What `objective` is, in words."""
+        return "the model's own loss" if self.objective is None else "the loss of every token with itself"
+
+    @property
     def layers(self) -> tuple[int, ...]:
         """First, middle and last layer, as many as there are."""
         last = len(self.layout.blocks) - 1
