@@ -52,11 +52,14 @@ def reference_gradients(
     sequences: list[list[int]],
     *,
     targets: list[list[int]] | None = None,
+    labels: list[list[int]] | None = None,
     losses: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
 ) -> Reference:
     """Everything a capture sums, for a summed next-token loss; `targets` overrides what each position predicts.
 
-    `losses` replaces the loss by the sum of what it makes of logits, ids and mask.
+    `labels` are what each position itself predicts, -100 for nothing, as Hugging Face's masked-language models take
+    them; `sequences` are then what the model reads. `losses` replaces the loss by the sum of what it makes of logits,
+    ids and mask.
     """
     own = copy.deepcopy(model).double().eval()
     if own.config.tie_word_embeddings:
@@ -65,11 +68,12 @@ def reference_gradients(
     own.requires_grad_(True)
     found = Reference()
     for number, ids in enumerate(sequences):
-        _one(own, torch.tensor([ids]), None if targets is None else torch.tensor(targets[number]), losses, found)
+        shifted = [*(ids[1:] if targets is None else targets[number]), -100]
+        _one(own, torch.tensor([ids]), torch.tensor(shifted if labels is None else labels[number]), losses, found)
     return found
 
 
-def _one(model: Any, ids: Tensor, targets: Tensor | None, losses: Any, found: Reference) -> None:
+def _one(model: Any, ids: Tensor, labels: Tensor, losses: Any, found: Reference) -> None:
     seen: dict[str, Tensor] = {}
     modules = _modules(model)
     blocks = {f"blocks.{i}.hook_resid_pre": block for i, block in enumerate(_blocks(model))}
@@ -89,9 +93,8 @@ def _one(model: Any, ids: Tensor, targets: Tensor | None, losses: Any, found: Re
     logits = model(input_ids=ids, use_cache=False).logits[0]
     for handle in handles:
         handle.remove()
-    wanted = ids[0, 1:] if targets is None else targets
     if losses is None:
-        loss = torch.nn.functional.cross_entropy(logits[:-1], wanted, reduction="sum")
+        loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum", ignore_index=-100)
     else:
         loss = losses(logits[None], ids, torch.ones_like(ids, dtype=torch.bool)).sum()
     found.losses.append(float(loss.detach()))
