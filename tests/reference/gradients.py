@@ -229,7 +229,7 @@ def _modules(model: Any) -> dict[str, Any]:
 
 
 def _attention_branches(model: Any) -> dict[str, Any]:
-    """The last module of each attention branch: its output is added to the residual stream or, in BERT, is the stream."""
+    """The last module of each attention branch: the residual stream has its output added or, in BERT, is its output."""
     if _is_bert(model):
         return {
             f"blocks.{i}.hook_resid_mid": block.attention.output.LayerNorm for i, block in enumerate(_blocks(model))
