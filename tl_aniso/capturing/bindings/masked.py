@@ -23,13 +23,18 @@ def check_attention(model: Any, blocks: Iterable[Block]) -> None:
     """Refuse a model of a masked-language class whose tokens do not see all of their sequence, or more than that.
 
     Raises:
-        ModelError: it was built as a decoder, or with attention to another model.
+        ModelError: it was built as a decoder, with attention to another model, or runs its MLP in chunks.
     """
     config, name = model.config, type(model).__name__
     if getattr(config, "add_cross_attention", False):
         raise ModelError(
             f"this {name} also attends to another model (config.add_cross_attention), whose states no text can give; "
             "load it without"
+        )
+    if getattr(config, "chunk_size_feed_forward", 0):
+        raise ModelError(
+            f"this {name} runs its MLP over chunks of a sequence (config.chunk_size_feed_forward), each a call of its "
+            "own; load it with chunk_size_feed_forward=0, which computes the same"
         )
     causal = "config.is_decoder" if getattr(config, "is_decoder", False) else None
     for number, block in enumerate(blocks):
