@@ -19,7 +19,7 @@ from tl_aniso.progress import track
 __all__ = ["ListedCheckpoint", "Listing", "Missing", "discover", "with_sizes"]
 
 
-def discover(model: str | Entry, *, recorded: str | Path | None = None) -> Listing:
+def discover(model: str | Entry, *, recorded: str | Path | Listing | None = None) -> Listing:
     """The checkpoints of a model, each pinned to a commit.
 
     The hub is asked once, for the names of all branches and the commits they point to. Where it cannot be reached, or
@@ -27,12 +27,14 @@ def discover(model: str | Entry, *, recorded: str | Path | None = None) -> Listi
 
     Args:
         model: as `find` takes it, or its entry. A directory that holds saved models in `step*/` is listed too.
-        recorded: a file of `save_listings`, read instead of asking anybody.
+        recorded: a file of `save_listings`, or an earlier listing, used instead of asking anybody.
 
     Raises:
         ModelError: no such model; neither a connection nor anything of it in the cache; or `recorded` lacks it.
     """
     entry = find(model) if isinstance(model, str) else model
+    if isinstance(recorded, Listing):
+        return _seen_here(recorded)
     if recorded is not None:
         found = read_listings(recorded)
         if entry.name not in found:

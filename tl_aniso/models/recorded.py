@@ -10,7 +10,7 @@ from tl_aniso.checks import as_path
 from tl_aniso.errors import ModelError, TlAnisoError
 from tl_aniso.models.cache import COMMIT
 from tl_aniso.models.listed import Listing, Missing, checkpoint_of, in_order
-from tl_aniso.models.registry import Entry
+from tl_aniso.models.registry import REGISTRY, Entry
 from tl_aniso.staging import staging
 
 __all__ = ["read_listings", "save_listings", "store_listing", "stored_listing"]
@@ -123,6 +123,9 @@ def _listing(plain: Mapping[str, Any]) -> Listing:
     if plain["source"] not in _SOURCES:
         raise ValueError(f"source {plain['source']!r}")
     entry = Entry(**plain["model"])
+    current = REGISTRY.get(entry.name)
+    if current is not None and (current.hub_id, current.final_id) == (entry.hub_id, entry.final_id):
+        entry = current  # what is known of it may have grown since
     checkpoints = [
         checkpoint_of(
             entry,

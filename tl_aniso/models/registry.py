@@ -81,7 +81,7 @@ def _pythia(size: str, parameters: int) -> Entry:
         f"pythia-{size}",
         f"EleutherAI/pythia-{size}",
         "GPTNeoXForCausalLM",
-        published="step0, step1, step2, step4 ... step512, step1000, step2000 ... step143000",
+        published="step0, 1, 2, 4 ... 512, 1000, 2000 ... 143000",
         tokens_per_step=2_097_152,
         parameters=parameters,
     )
@@ -93,7 +93,7 @@ def _smollm2(size: str, every: int, tokens_per_step: int | None, parameters: int
         f"HuggingFaceTB/SmolLM2-{size}-intermediate-checkpoints",
         "LlamaForCausalLM",
         final_id=f"HuggingFaceTB/SmolLM2-{size}",
-        published=f"step-{every}, every {every:,} steps",
+        published=f"step-{every}, every {every:,}",
         tokens_per_step=tokens_per_step,
         parameters=parameters,
     )
@@ -121,7 +121,7 @@ REGISTRY: Mapping[str, Entry] = MappingProxyType(
                 "olmo-1b",
                 "allenai/OLMo-1B-hf",
                 "OlmoForCausalLM",
-                published="step10000-tokens41B, every 1,000 steps, some missing",
+                published="step10000-tokens41B, every 1,000, some missing",
                 parameters=1_200_000_000,
             ),
             _smollm2("360M", 160_000, None, 360_000_000),
