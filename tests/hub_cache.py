@@ -110,6 +110,7 @@ def hub_cache(cache: Path, *, endpoint: str | None = None) -> Iterator[Path]:
         patch.setattr(constants, "HF_HUB_CACHE", str(cache))
         patch.setattr(constants, "HF_ASSETS_CACHE", str(cache.with_name(cache.name + "-assets")))
         patch.setattr(constants, "HF_HUB_OFFLINE", endpoint is None)
+        patch.setattr(constants, "AGENT_HARNESSES_PATH", str(cache.with_name(cache.name + "-agents")), raising=False)
         if endpoint is not None:
             patch.setattr(constants, "ENDPOINT", endpoint)
             patch.setattr(

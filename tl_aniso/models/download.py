@@ -149,14 +149,14 @@ def _delete(repo: str, commit: str, *, before: Mapping[str, Any], had: list[str]
     """Delete one snapshot and the blobs that nothing else refers to, as far as they came with it."""
     from huggingface_hub import scan_cache_dir
 
-    info = scan_cache_dir()
+    info = scan_cache_dir(repository(repo).parent)
     found = [one for one in info.repos if one.repo_type == "model" and one.repo_id == repo]
     revision = next((one for cached in found for one in cached.revisions if one.commit_hash == commit), None)
     if revision is None:
         if snapshot(repo, commit).exists():
+            fault = next((str(one) for one in info.warnings if repository(repo).name in str(one)), "it is not listed")
             warnings.warn(
-                f"{repo} {commit[:8]} stays on the disk: the hub's cache tools find its cache at fault "
-                f"({'; '.join(str(warning) for warning in info.warnings)[:200]}; `hf cache ls` shows more)",
+                f"{repo} {commit[:8]} stays on the disk: the hub's cache tools find its cache at fault: {fault[:200]}",
                 TlAnisoWarning,
                 stacklevel=4,
             )
