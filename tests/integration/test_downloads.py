@@ -9,7 +9,7 @@ from tests.hub_cache import add_revision, hub_cache, move_branch, tiny_tokenizer
 from tests.hub_server import serve_hub
 from tests.models import tiny_model
 from tl_aniso.errors import ModelError, TlAnisoError, TlAnisoWarning
-from tl_aniso.models import Downloads, discover, with_sizes
+from tl_aniso.models import Downloads, Entry, discover, with_sizes
 from tl_aniso.models import hub as hub_module
 from tl_aniso.models.hub import Unreachable
 from tl_aniso.models.weights import needed_files
@@ -126,6 +126,24 @@ def test_a_blob_that_was_there_before_stays_without_a_snapshot(hub, remote, tmp_
     downloads.fetch(listing["step4"])
     assert set(snapshots(cache)) == {listing["step4"].commit}
     assert weights.name in blobs(cache)
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_repository_goes_as_a_whole_only_if_it_came_here_as_a_whole(hub, remote, tmp_path, existed):
+    cache, final = tmp_path / "cache", "HuggingFaceTB/SmolLM2-360M"
+    if not (remote / "models--HuggingFaceTB--SmolLM2-360M").exists():
+        llama = tiny_model("llama", vocab_size=300, bos_token_id=0, eos_token_id=0)
+        write_hub_cache(remote, final, {"main": llama})
+    if existed:
+        (repository(cache) / "blobs").mkdir(parents=True)
+        (repository(cache) / "blobs" / ("ab" * 32)).write_bytes(b"of an older revision")
+    downloads = Downloads(keep=1)
+    downloads.fetch(discover("pythia-160m")["step0"])
+    downloads.fetch(discover(Entry(final, final, final))["main"])
+    assert snapshots(cache) == {}
+    assert repository(cache).exists() == existed
+    if existed:
+        assert blobs(cache) == {"ab" * 32}
 
 
 def test_a_snapshot_that_someone_named_meanwhile_stays(hub, tmp_path):
