@@ -231,6 +231,20 @@ def test_a_branch_without_weights_is_not_downloaded(hub, remote):
         Downloads().fetch(listing["step8"])
 
 
+def test_a_full_disk_is_one_clear_error(hub, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    checkpoint = discover("pythia-160m")["step0"]
+    with monkeypatch.context() as patch:
+        patch.setattr("huggingface_hub.snapshot_download", full)
+        with pytest.raises(TlAnisoError, match=r"cannot download EleutherAI/pythia-160m step0 .*: .* No space left"):
+            Downloads().fetch(checkpoint)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(TlAnisoError, match=r"cannot write the ledger .*ledger\.json"):
+        Downloads(ledger=tmp_path / "file" / "ledger.json").fetch(checkpoint)
+
+
 @pytest.mark.parametrize(("keep", "said"), [(0, "at least 1"), ("2", "must be an integer")])
 def test_at_least_one_is_kept(keep, said):
     with pytest.raises(TlAnisoError, match=said):

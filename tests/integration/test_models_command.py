@@ -1,8 +1,11 @@
 """`tl-aniso models`: the registry, one model's checkpoints, what it says without a connection, and exit codes."""
 
+import subprocess
+import sys
+
 import pytest
 
-from tests.hub_cache import hub_cache, write_hub_cache
+from tests.hub_cache import hub_cache, hub_environment, write_hub_cache
 from tests.hub_server import serve_hub
 from tests.models import tiny_model
 from tl_aniso.cli import main
@@ -69,6 +72,12 @@ def test_without_a_connection_the_cache_is_shown_and_named(remote, capsys):
         assert "listed is the cache alone" in shown
         assert main(["models", "pythia-160m", "--refresh"]) == 1
         assert "so --refresh has nothing new" in capsys.readouterr().err
+
+
+def test_another_process_finds_the_cache_by_its_environment(remote):
+    command = [sys.executable, "-m", "tl_aniso", "models", "pythia-160m"]
+    done = subprocess.run(command, env=hub_environment(remote[0]), capture_output=True, text=True, check=False)
+    assert (done.returncode, lines(done.stdout, "step0")[0][3]) == (0, remote[1]["step0"][:8])
 
 
 def test_a_recorded_listing_is_shown_as_what_it_is(capsys):

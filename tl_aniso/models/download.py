@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tl_aniso.checks import as_integer, as_path
-from tl_aniso.errors import ModelError, TlAnisoWarning
+from tl_aniso.errors import ModelError, TlAnisoError, TlAnisoWarning
 from tl_aniso.models.cache import is_cached, repository, snapshot
 from tl_aniso.models.hub import files_of, patiently
 from tl_aniso.models.listed import ListedCheckpoint
@@ -62,7 +62,7 @@ class Downloads:
         Raises:
             Unreachable: it must be downloaded and there is no connection.
             ModelError: no commit is known, the commit holds no complete weights, or the hub refuses.
-            TlAnisoError: the ledger cannot be written.
+            TlAnisoError: the disk is full, or the ledger cannot be written.
         """
         if checkpoint.local:
             return Path(checkpoint.repo)
@@ -102,7 +102,10 @@ class Downloads:
         self._fetched[repo, commit] = self._fetched.pop((repo, commit), had)
         self._write()
         patterns = [glob.escape(name) for name in names]
-        patiently(lambda: snapshot_download(repo, revision=commit, allow_patterns=patterns), what)
+        try:
+            patiently(lambda: snapshot_download(repo, revision=commit, allow_patterns=patterns), what)
+        except OSError as error:  # a full disk, for one
+            raise TlAnisoError(f"cannot download {what}: {error}") from error
         if not is_cached(repo, commit, names):
             raise ModelError(f"{what} was not downloaded completely; try again")
 
@@ -121,9 +124,12 @@ class Downloads:
             return
         fetched = [{"repo": repo, "commit": commit, "had": had} for (repo, commit), had in self._fetched.items()]
         content = {"format": _FORMAT, "before": self._before, "fetched": fetched}
-        with staging(self._ledger) as directory:
-            (directory / "ledger").write_text(json.dumps(content, indent=1), encoding="utf-8")
-            os.replace(directory / "ledger", self._ledger)
+        try:
+            with staging(self._ledger) as directory:
+                (directory / "ledger").write_text(json.dumps(content, indent=1), encoding="utf-8")
+                os.replace(directory / "ledger", self._ledger)
+        except OSError as error:
+            raise TlAnisoError(f"cannot write the ledger {self._ledger}: {error.strerror}") from error
 
     def _read(self, path: Path) -> None:
         try:
@@ -165,6 +171,8 @@ def _delete(repo: str, commit: str, *, before: Mapping[str, Any], had: list[str]
         return
     # The same commit can lie in a copy of the repository, which is none of ours.
     own = replace(info, repos=frozenset(found))
+    if had and not hasattr(own, "delete_files"):  # of newer versions: what was added to it stays too
+        return
     if had:
         strategy = own.delete_files(*(file for file in revision.files if file.file_name not in had))
     else:
