@@ -226,6 +226,10 @@ def test_a_directory_of_saved_models_is_a_listing(tmp_path):
     assert alone.final.load().revision == "local"
     with pytest.raises(ModelError, match="holds no saved model"):
         discover(str(tmp_path / "logs"))
+    (tmp_path / "logs" / "model.gguf").write_bytes(b"GGUF")
+    assert discover(str(tmp_path / "logs")).final.files == {"model.gguf": 4}
+    neox(9).save_pretrained(tmp_path)  # as training leaves it: checkpoints beside the finished model
+    assert names(discover(str(tmp_path))) == ["step2", "step10", "step-300-tokens1M", "main"]
 
 
 def test_encoders_lie_in_the_cache_as_decoders_do(tmp_path):

@@ -125,14 +125,13 @@ def _names_from_earlier(entry: Entry, repo: str) -> dict[str, str]:
 
 def _of_directory(entry: Entry) -> Listing:
     root = Path(entry.hub_id)
-    if (root / "config.json").exists():
-        places = {MAIN: root}
-    else:
-        places = {path.name: path for path in sorted(root.iterdir()) if path.is_dir()}
+    places = {path.name: path for path in sorted(root.iterdir()) if path.is_dir()}
+    if (root / "config.json").exists() or _gguf(root):
+        places[MAIN] = root  # as training leaves it: checkpoints in a directory that holds the finished model
     known, unread = _read(dict.fromkeys(places, ""))
     found, missing = [], []
     for name in known:
-        files, wrong = _needed(sizes_in(places[name]))
+        files, wrong = (_gguf(places[name]), None) if _gguf(places[name]) else _needed(sizes_in(places[name]))
         if wrong is None:
             facts = {"files": files, "cached": True, "local": True}
             found.append(checkpoint_of(entry, str(places[name]), name, **facts))
@@ -141,6 +140,13 @@ def _of_directory(entry: Entry) -> Listing:
     if not found:
         raise ModelError(f"{root} holds no saved model, neither itself nor in directories named step0, step1000, ...")
     return Listing(entry, "directory", f"directories in {root}", _now(), in_order(found), tuple(missing), unread)
+
+
+def _gguf(directory: Path) -> dict[str, int]:
+    """The one GGUF file of a directory without a config, as `load_model` takes it."""
+    held = sizes_in(directory)
+    found = {name: size for name, size in held.items() if name.endswith(".gguf")}
+    return found if len(found) == 1 and "config.json" not in held else {}
 
 
 def _read(refs: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
