@@ -161,11 +161,13 @@ def test_another_repository_with_the_same_commit_is_left_alone(hub, tmp_path):
     listing = discover("pythia-160m")
     downloads = Downloads(keep=1)
     downloads.fetch(listing["step0"])
-    copy = cache / "models--someone--copy"
-    shutil.copytree(repository(cache), copy, symlinks=True)
+    copies = [cache / f"models--someone{i}--copy" for i in range(8)]
+    for copy in copies:
+        shutil.copytree(repository(cache), copy, symlinks=True)
     downloads.fetch(listing["step2"])
     assert set(snapshots(cache)) == {listing["step2"].commit}
-    assert [path.name for path in (copy / "snapshots").iterdir()] == [listing["step0"].commit]
+    for copy in copies:
+        assert [path.name for path in (copy / "snapshots").iterdir()] == [listing["step0"].commit]
 
 
 def test_a_later_run_of_the_study_goes_on_with_the_ledger(hub, tmp_path):

@@ -7,7 +7,7 @@ under two steps. All of it looks like a result. Hashes of every tensor show it.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -183,8 +183,13 @@ def compare(checkpoints: Iterable[Fingerprint]) -> Comparison:
     telling = [one.telling for one in ordered]
     groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for i, one in enumerate(telling):
-        groups.setdefault(tuple(sorted(one.items())), []).append(i)
+        # Without a matrix that varies, as where all weights are constant, every tensor has to be the same.
+        key = one or {name: held.sha256 for name, held in ordered[i].tensors.items()}
+        groups.setdefault(tuple(sorted(key.items())), []).append(i)
     equal = [pair for members in groups.values() if len(members) > 1 for pair in _equal(members, names)]
+    equal = [
+        _with_differences(pair, *(ordered[names.index(name)] for name in (pair.duplicate, pair.of))) for pair in equal
+    ]
     distinct = [members[0] for members in groups.values()]
     shared = set.intersection(*(set(telling[i].items()) for i in distinct)) if len(distinct) > 2 else set()
     mixtures = _mixtures(distinct, names, telling, {name for name, _ in shared})
@@ -211,6 +216,16 @@ def _equal(members: Sequence[int], names: Sequence[str]) -> list[Equal]:
         note = FIRST_RATE if warm else f"the same weights as {names[kept]}"
         pairs.append(Equal(names[i], names[kept], note, expected=warm))
     return pairs
+
+
+def _with_differences(pair: Equal, first: Fingerprint, second: Fingerprint) -> Equal:
+    """Matrices make checkpoints equal; vectors that differ all the same are named. Only one format may hold buffers."""
+    common = sorted(first.tensors.keys() & second.tensors.keys())
+    differ = [name for name in common if first.tensors[name].sha256 != second.tensors[name].sha256]
+    if not differ:
+        return pair
+    some = ", ".join(differ[:3]) + (" ..." if len(differ) > 3 else "")
+    return replace(pair, note=f"{pair.note}, apart from {len(differ)} vectors: {some}", expected=False)
 
 
 def _mixtures(
