@@ -11,7 +11,7 @@ from tests.hub_cache import add_revision, hub_cache, move_branch, tiny_tokenizer
 from tests.hub_server import serve_hub
 from tests.models import tiny_model
 from tl_aniso.errors import ModelError
-from tl_aniso.models import discover, load_model, read_listings, save_listings, with_sizes
+from tl_aniso.models import discover, find, load_model, read_listings, save_listings, with_sizes
 from tl_aniso.models import hub as hub_module
 from tl_aniso.models.recorded import store_listing
 
@@ -238,7 +238,10 @@ def test_encoders_lie_in_the_cache_as_decoders_do(tmp_path):
     with hub_cache(tmp_path):
         write_hub_cache(tmp_path, "EuroBERT/EuroBERT-210m", {"step1": model, "main": model}, tokenizer)
         listing = discover("eurobert-210m")
+        loaded = listing["step1"].load()
     assert names(listing) == ["step1", "main"]
+    assert (loaded.objective, type(loaded.model).__name__) == ("masked", find("eurobert-210m").class_name)
+    assert loaded.revision == listing["step1"].commit
     assert tokenizer.mask_token_id is not None
     assert len(tokenizer) == 300
 
