@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from tl_aniso.claims.cells import Cells, gather
 from tl_aniso.claims.contrast import contrast_models, contrast_pair, kinds_of
 from tl_aniso.claims.estimates import Estimate, Untestable
 from tl_aniso.claims.observations import NORMAL, observations
@@ -63,13 +64,14 @@ def judge(
         >>> documents = torch.randint(3, 40, (20, 24), generator=torch.Generator().manual_seed(0))
         >>> result = tangent_energy(LlamaForCausalLM(config), documents, progress=False)
         >>> table = judge(result.frame)
-        >>> sorted(table.frame["verdict"].unique())
+        >>> table.frame.query("claim == 'C3' and quantity == 'energy'")["verdict"].unique().tolist()
         ['not testable']
     """
     rules = load_rules() if rules is None else rules
     if not isinstance(rules, Rules):
         raise TlAnisoError(f"rules must be Rules, as load_rules returns them, got {type(rules).__name__}")
     seen = observations(frame, rules, runs)
+    cells = gather(seen)
     models = [str(name) for name in dict.fromkeys(frame["model"])]
     encoders, decoders = kinds_of(frame)
     chosen = _contrasts(contrasts, encoders, decoders)
@@ -79,7 +81,7 @@ def judge(
     for rule in rules.claims.values():
         for quantity, gradients in rule.gradients.items():
             for gradient in gradients:
-                mine = seen[(seen["quantity"] == quantity) & (seen["gradient"] == gradient)]
+                mine = cells.get((quantity, gradient), {})
                 if rule.test == "contrast":
                     found = _contrasted(mine, rule, gradient, rules, pairs, encoders, decoders, chosen)
                 else:
@@ -118,7 +120,7 @@ def _outcomes(estimates: Mapping[Key, Estimate | Untestable], rule: ClaimRule, q
 
 
 def _levels(
-    rows: pd.DataFrame,
+    cells: Mapping[str, Sequence[Cells]],
     rule: ClaimRule,
     quantity: str,
     gradient: str,
@@ -129,8 +131,8 @@ def _levels(
     """Outcomes by model, and of all together where there are several."""
     estimates: dict[str, dict[Key, Estimate | Untestable]] = {}
     for model in models:
-        mine = rows[rows["model"] == model]
-        if mine.empty:
+        mine = cells.get(model)
+        if not mine:
             estimates[model] = {(part, NORMAL): Untestable("it was not measured") for part in parts_of(rule)}
         else:
             estimates[model] = over_runs(mine, rule, quantity, gradient, rules, pairs)
@@ -150,7 +152,7 @@ def _levels(
 
 
 def _contrasted(
-    rows: pd.DataFrame,
+    cells: Mapping[str, Sequence[Cells]],
     rule: ClaimRule,
     gradient: str,
     rules: Rules,
@@ -160,7 +162,7 @@ def _contrasted(
     chosen: Sequence[tuple[str, str]],
 ) -> dict[str, dict[Key, Outcome]]:
     found = {
-        f"{e} - {d}": _outcomes(contrast_pair(rows, e, d, rule, gradient, rules, pairs), rule, "energy")
+        f"{e} - {d}": _outcomes(contrast_pair(cells, e, d, rule, gradient, rules, pairs), rule, "energy")
         for e, d in chosen
     }
     if not encoders or not decoders:
@@ -168,7 +170,7 @@ def _contrasted(
         lacking = Untestable(f"no {which} was measured")
         found[ALL] = _outcomes({(part, NORMAL): lacking for part in parts_of(rule)}, rule, "energy")
     elif len(encoders) + len(decoders) > 2:
-        found[ALL] = contrast_models(rows, encoders, decoders, rule, gradient, rules)
+        found[ALL] = contrast_models(cells, encoders, decoders, rule, gradient, rules)
     return found
 
 

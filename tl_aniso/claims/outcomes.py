@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
-import pandas as pd
 
+from tl_aniso.claims.cells import Cells
 from tl_aniso.claims.estimates import Estimate, Untestable, mean_of
 from tl_aniso.claims.observations import NORMAL
 from tl_aniso.claims.paired import Paired, paired_estimate
@@ -90,35 +90,34 @@ def outcome_of(found: Estimate | Untestable, key: Key, rule: ClaimRule, quantity
 
 
 def over_runs(
-    rows: pd.DataFrame, rule: ClaimRule, quantity: str, gradient: str, rules: Rules, pairs: Sequence[Paired]
+    cells: Sequence[Cells], rule: ClaimRule, quantity: str, gradient: str, rules: Rules, pairs: Sequence[Paired]
 ) -> dict[Key, Estimate | Untestable]:
     """Estimates of one model: over its runs where there are several, else of the one run.
 
     Args:
-        rows: observations of one model, quantity and gradient.
+        cells: runs of one model, of one quantity and gradient.
         rule: of the claim.
         quantity: "energy" or "isotropy".
         gradient: kind of gradient.
         rules: all rules.
         pairs: paired differences, used where there is one run.
     """
-    controls = dict.fromkeys([NORMAL, *(c for c in rules.controls[quantity] if (rows["control"] == c).any())])
+    controls = dict.fromkeys([NORMAL, *(c for c in rules.controls[quantity] if any(c in run.ends for run in cells))])
     found: dict[Key, Estimate | Untestable] = {}
     for part in parts_of(rule):
         for control in controls:
             try:
-                found[part, control] = estimate_of_model(rows, rule, part, control, quantity, gradient, rules, pairs)
+                found[part, control] = estimate_of_model(cells, rule, part, control, gradient, rules, pairs)
             except Untestable as lacking:
                 found[part, control] = lacking
     return found
 
 
 def estimate_of_model(
-    rows: pd.DataFrame,
+    cells: Sequence[Cells],
     rule: ClaimRule,
     part: str,
     control: str,
-    quantity: str,
     gradient: str,
     rules: Rules,
     pairs: Sequence[Paired],
@@ -128,20 +127,21 @@ def estimate_of_model(
     Raises:
         Untestable: in one of its runs, or fewer runs than the rules ask for.
     """
+    quantity = cells[0].quantity
     null = threshold_of(rule, part, quantity)
     each = []
-    for name, run in rows.groupby("run", sort=True):
+    for run in cells:
         try:
             each.append(estimate_of_run(run, rule, part, control, rules, null))
         except Untestable as lacking:
-            raise Untestable(f"{lacking} (run {name})" if name else str(lacking)) from None
+            raise Untestable(f"{lacking} (run {run.run})" if run.run else str(lacking)) from None
     if len(each) >= rules.enough.runs:
         shares = float(np.mean([e.share for e in each]))
         return replace(mean_of([e.value for e in each], "runs", rules.level, null), share=shares)
     if len(each) > 1:
         raise Untestable(f"{len(each)} runs were measured, {rules.enough.runs} needed")
     if part == FALLS and quantity == "energy":
-        better = paired_estimate(pairs, rule, str(rows["model"].iloc[0]), gradient, control, "", rules)
+        better = paired_estimate(pairs, rule, cells[0].model, gradient, control, "", rules)
         if better is not None:
             return replace(better, share=each[0].share)
     return each[0]
