@@ -196,6 +196,7 @@ class TestC3:
         table = judge(energies(falling(30.0, 10.0), proxy_id=lambda step: "a" if step <= 30 else "b"))
         assert both(table, "C3") == [OPEN, OPEN]
         assert "frozen" in row(table, "C3")["reason"]
+        assert both(judge(energies(falling(30.0, 10.0), proxy_id=NAN)), "C3") == [OPEN, OPEN]
 
     def test_lengths_must_agree(self):
         assert (
@@ -358,6 +359,9 @@ class TestC5:
         ends = np.exp([logs.mean() - 4.302653 * error, logs.mean() + 4.302653 * error])
         assert found[["ci_low", "ci_high"]].tolist() == pytest.approx(list(ends), rel=1e-5)
         assert found["effect"] == pytest.approx(math.exp(logs.mean()))
+        # A needed control that one of them lacks.
+        short = [*frames[1:], frames[0][frames[0]["control"] != "sign_flip"]]
+        assert both(judge(pd.concat(short)), "C5", model="all") == [HOLDS, OPEN]
         named = judge(pd.concat(frames), contrasts=[("encoder 1", "decoder 2")])
         assert row(named, "C5", model="encoder 1 - decoder 2")["effect"] == pytest.approx(11 / 32)
 
@@ -416,6 +420,21 @@ class TestRunsAndModels:
         frames.append(energies(constant(20.0), constant(0.3), model="m0.3"))
         assert row(judge(pd.concat(frames)), "C1", "beyond_controls", model="all")["verdict"] == NOT
 
+    def test_a_control_of_one_model_is_left_to_that_model(self):
+        def rare(x):
+            return lambda step, layer, control: 0.5 if control == "untrained" else x
+
+        frames = [energies(constant(20.0), rare(x), model=f"m{x}") for x in (1.5, 2.0)]
+        frames.append(energies(constant(20.0), rare(2.5), model="m2.5", controls=(*CLOSED, "untrained")))
+        table = judge(pd.concat(frames))
+        assert row(table, "C1", "beyond_controls", model="m2.5")["verdict"] == NOT
+        found = row(table, "C1", "beyond_controls", model="all")
+        assert found["verdict"] == HOLDS
+        assert "not measured: permuted_tokens, other_layer, untrained" in found["reason"]
+        # A needed one stays needed.
+        frames = [energies(model=f"m{i}", controls=CLOSED if i == 0 else CLOSED[:3]) for i in range(3)]
+        assert row(judge(pd.concat(frames)), "C1", "beyond_controls", model="all")["verdict"] == OPEN
+
     def test_a_model_without_numbers_keeps_its_row(self):
         table = judge(pd.concat([energies(), isotropies(model="other")]))
         assert both(table, "C1", model="other") == [OPEN, OPEN]
@@ -434,10 +453,11 @@ class TestArguments:
             (pd.concat([energies(layers=1)] * 2), {}, "hand over each result once"),
             (pd.concat([energies(layers=1), energies(layers=1, rank=8)]), {}, "differ in rank. Hand over one of them$"),
             (energies(layers=1), {"differences": [1]}, "must hold Paired"),
-            (energies(layers=1), {"differences": [Paired("C1", "decoder", pd.DataFrame())]}, "speak to C3, C5"),
-            (energies(layers=1), {"differences": [Paired("C3", "other", pd.DataFrame())]}, "does not hold"),
+            (energies(layers=1), {"differences": [Paired("C1", "decoder", energies(layers=1))]}, "speak to C3, C5"),
+            (energies(layers=1), {"differences": [Paired("C3", "other", energies(layers=1))]}, "does not hold"),
             (energies(layers=1), {"differences": [Paired("C3", "decoder", 3)]}, "no a - b"),
-            (energies(layers=1), {"differences": [Paired("C3", "decoder", pd.DataFrame(), "steps")]}, "alignment"),
+            (energies(layers=1), {"differences": [Paired("C3", "decoder", pd.DataFrame())]}, "no column 'site'"),
+            (energies(layers=1), {"differences": [Paired("C3", "decoder", energies(layers=1), "steps")]}, "alignment"),
             (energies(layers=1), {"contrasts": [("decoder", "decoder")]}, "as an encoder"),
             (energies(layers=1), {"contrasts": ["decoder"]}, "pairs"),
         ],

@@ -10,7 +10,9 @@ from jaxtyping import Bool, Float
 
 from tl_aniso.claims.observations import NORMAL
 
-__all__ = ["Cells", "Ends", "gather"]
+__all__ = ["UNKNOWN", "Cells", "Ends", "gather"]
+
+UNKNOWN = "unknown"  # a plane that has no name
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +122,7 @@ def _cells(rows: pd.DataFrame, model: str, run: str, quantity: str) -> Cells:
 
     planes = np.full((len(sites), len(checkpoints)), "", dtype=object)
     planes[_index(effect["site"], sites), _index(effect["checkpoint"], checkpoints)] = [
-        str(p) for p in effect["proxy_id"]
+        p if isinstance(p, str) and p else UNKNOWN for p in effect["proxy_id"]
     ]
     settings = {
         name: {c: frozenset(map(str, values.dropna())) for c, values in effect.groupby("checkpoint", sort=False)[name]}

@@ -92,22 +92,24 @@ def contrast_models(
     """Outcomes of encoders less decoders, every one with every other; both kinds of model are samples."""
     each = {(e, d): contrast_pair(cells, e, d, rule, gradient, rules, ()) for e in encoders for d in decoders}
     found: dict[Key, Outcome] = {}
-    # Whether decoders show it at all is a statement about decoders alone.
-    exists = {d: {key: e for key, e in each[encoders[0], d].items() if key[0] == EXISTS} for d in decoders}
     for key in dict.fromkeys(key for estimates in each.values() for key in estimates if key[0] != EXISTS):
         grid = [[each[e, d].get(key) for d in decoders] for e in encoders]
+        if any(cell is None for line in grid for cell in line):
+            continue  # a control that some of them lack was not measured for all together
         lacking = [str(cell) for line in grid for cell in line if isinstance(cell, Untestable)]
         values = [[cell.value for cell in line if isinstance(cell, Estimate)] for line in grid]
         if min(len(encoders), len(decoders)) < rules.enough.models:
             why = f"{len(encoders)} encoders and {len(decoders)} decoders: {rules.enough.models} needed of each"
             pooled_over: Estimate | Untestable = Untestable(why)
         elif any(len(line) < len(decoders) for line in values):
-            why = lacking[0] if lacking else f"not all of them have the control {key[1]}"
-            pooled_over = Untestable(f"not every encoder can be held against every decoder: {why}")
+            pooled_over = Untestable(f"not every encoder can be held against every decoder: {lacking[0]}")
         else:
             null = threshold_of(rule, key[0], "energy")
             pooled_over = crossed(np.array(values), "models", rules.level, null)
         found[key] = outcome_of(pooled_over, key, rule, "energy")
+    # Whether decoders show it at all is a statement about decoders alone.
+    common = {control for _, control in found}
+    exists = {d: {k: e for k, e in each[encoders[0], d].items() if k[0] == EXISTS and k[1] in common} for d in decoders}
     return {**found, **over_models(exists, rule, "energy", rules)}
 
 

@@ -154,6 +154,8 @@ def over_models(
     keys = dict.fromkeys(key for estimates in found.values() for key in estimates)
     together: dict[Key, Outcome] = {}
     for key in keys:
+        if key[1] != NORMAL and sum(key in of for of in found.values()) < rules.enough.models:
+            continue  # measured in a single model, which has its own row: of all of them it is not measured
         known = [e for of in found.values() if isinstance(e := of.get(key), Estimate) and math.isfinite(e.value)]
         if len(known) < rules.enough.models:
             lacking = next((str(of[key]) for of in found.values() if isinstance(of.get(key), Untestable)), "")

@@ -14,6 +14,8 @@ from tl_aniso.errors import TlAnisoError
 
 __all__ = ["Paired", "checked_pairs", "paired_estimate"]
 
+_COLUMNS = ("site", "gradient", "measure", "control", "value", "ci_low", "ci_high")
+
 
 @dataclass(frozen=True, eq=False)
 class Paired:
@@ -58,6 +60,9 @@ def checked_pairs(pairs: Any, rules: Rules, names: Sequence[str]) -> tuple[Paire
             raise TlAnisoError(f"differences must hold Paired, got {type(pair).__name__}; Paired('C3', model, a - b)")
         if not isinstance(pair.difference, pd.DataFrame) and not hasattr(pair.difference, "frame"):
             raise TlAnisoError(f"the difference of {pair.model} is no a - b of two results: {type(pair.difference)}")
+        missing = [name for name in _COLUMNS if name not in pair.frame.columns]
+        if missing:
+            raise TlAnisoError(f"the difference of {pair.model} has no column {missing[0]!r}; hand over a - b")
         rule = rules.claims.get(pair.claim)
         if rule is None or rule.test not in ("fall", "contrast"):
             known = [name for name, r in rules.claims.items() if r.test in ("fall", "contrast")]

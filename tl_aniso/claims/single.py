@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Bool
 
-from tl_aniso.claims.cells import Cells, Ends
+from tl_aniso.claims.cells import UNKNOWN, Cells, Ends
 from tl_aniso.claims.estimates import Estimate, Untestable, correlation, difference
 from tl_aniso.claims.rules import ClaimRule, Rules
 
@@ -123,6 +123,8 @@ def _refuse_unlike(both: Cells, early: Bool[np.ndarray, " checkpoints"], rules: 
     shared = [(one, other) for one, other in zip(*planes, strict=True) if one and other]
     if not shared:
         raise Untestable("no site was measured both early and late")
+    if any(UNKNOWN in one | other for one, other in shared):
+        raise Untestable("which planes were used is not known (proxy_id), so they may differ between checkpoints")
     changed = sum(len(one | other) > 1 for one, other in shared)
     if changed:
         raise Untestable(
