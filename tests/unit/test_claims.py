@@ -301,6 +301,17 @@ class TestC5:
         assert both(table, "C5", model="encoder - decoder") == [OPEN, OPEN]
         assert "equal k/d" in row(table, "C5", model="encoder - decoder")["reason"]
 
+    def test_odds_of_e_are_compared_even_where_a_rule_lets_k_over_d_differ(self):
+        """Equal E at d = 128 and d = 192: an odds ratio of 1, while R differs by half."""
+        odds = 20 * 16 / 112
+        wide = energies(
+            constant(odds * 176 / 16), model="encoder", objective="masked", d=192, progress=lambda s: s / 100
+        )
+        rules = load_rules()
+        loose = dataclasses.replace(rules, alike=dataclasses.replace(rules.alike, rank_ratio=1.0))
+        table = judge(pd.concat([wide, energies(constant(20.0), progress=lambda s: s / 100)]), loose)
+        assert row(table, "C5", model="encoder - decoder")["effect"] == pytest.approx(1.0)
+
     def test_equal_tokens_is_not_equal_progress(self):
         one, other = pair()
         table = judge(pd.concat([one.drop(columns="progress"), other.drop(columns="progress")]))
