@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -24,6 +25,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+@lru_cache(maxsize=4)  # the library's rules are asked for again and again; readers do not change what they read
 def read_yaml(text: str, source: str) -> Any:
     """The data of a YAML text: plain values alone, no tags of Python.
 
