@@ -2,11 +2,13 @@
 
 import hashlib
 import importlib
+import itertools
 import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ __all__ = ["OpenSource", "Row", "files_revision", "open_source"]
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _NETWORK = frozenset({"httpx", "httpcore", "requests", "urllib3", "aiohttp", "socket"})
+# Of a data set in many files; each is read from its start, and the first rows of one are often alike.
+_FILES_AT_ONCE = 4
 _INSTALL = "pip install 'tl_aniso[corpus]'"
 
 
@@ -47,8 +51,8 @@ class OpenSource:
 def open_source(source: CorpusSource, recipe: CorpusRecipe, seed: int) -> OpenSource:
     """Start reading a source; nothing is downloaded but what is asked of the rows.
 
-    A streamed source is read in a shuffled order of its files and shuffled among `recipe.buffer` documents; files and
-    local documentation are put in an order of hashes. Both depend on `seed` alone.
+    A streamed source is read from four of its files at once, which come in a shuffled order, and shuffled among
+    `recipe.buffer` documents; files and local documentation are put in an order of hashes. All depend on `seed` alone.
 
     Raises:
         TextError: the library `datasets` is missing, the source cannot be reached or does not exist, or it has no
@@ -144,18 +148,17 @@ def _streamed(source: CorpusSource, recipe: CorpusRecipe, seed: int) -> OpenSour
         ) from error
     where, revision = _place(source, recipe)
 
-    def start() -> Any:
-        stream = datasets.load_dataset(
+    stream = _guarded(
+        lambda: datasets.load_dataset(
             where,
             name=source.config,
             split=source.split,
             streaming=True,
             revision=revision if _COMMIT.fullmatch(revision) else None,
-        )
-        return stream.shuffle(seed=seed, buffer_size=recipe.buffer)
-
-    stream = _guarded(start, source)
-    return OpenSource(_rows(stream, source), revision)
+        ),
+        source,
+    )
+    return OpenSource(_shuffled(_entries(stream, source, seed), recipe.buffer, f"{seed}|{source.name}"), revision)
 
 
 def _place(source: CorpusSource, recipe: CorpusRecipe) -> tuple[str, str]:
@@ -184,15 +187,47 @@ def _place(source: CorpusSource, recipe: CorpusRecipe) -> tuple[str, str]:
     return name, str(commit)
 
 
-def _rows(stream: Any, source: CorpusSource) -> Iterator[Row]:
-    entries = _guarded(lambda: iter(stream), source)
-    number = 0
-    while True:
+def _entries(stream: Any, source: CorpusSource, seed: int) -> Iterator[Row]:
+    """Rows of several files in turn, files in an order of hashes.
+
+    `IterableDataset.shuffle` would do as much, but what it gives for a seed changed between versions of `datasets`, and
+    that of 5.2 does not end on small files.
+    """
+    count = int(stream.num_shards)
+    order = sorted(range(count), key=lambda number: _hashed(f"{seed}|{source.name}|file {number}"))
+    waiting = iter(order)
+    opened = [_file_rows(stream, source, count, number) for number in islice(waiting, _FILES_AT_ONCE)]
+    while opened:
+        for rows in tuple(opened):
+            row = next(rows, None)
+            if row is not None:
+                yield row
+                continue
+            opened.remove(rows)
+            opened += [_file_rows(stream, source, count, number) for number in islice(waiting, 1)]
+
+
+def _file_rows(stream: Any, source: CorpusSource, count: int, number: int) -> Iterator[Row]:
+    entries = _guarded(lambda: iter(stream.shard(num_shards=count, index=number)), source)
+    for position in itertools.count():
         entry = _guarded(lambda: next(entries, None), source)
         if entry is None:
             return
-        yield _row(entry, source, f"document {number}")
-        number += 1
+        yield _row(entry, source, f"file {number}, row {position}")
+
+
+def _shuffled(rows: Iterator[Row], size: int, key: str) -> Iterator[Row]:
+    """Rows drawn from a buffer that is filled up again, by hashes alone: the same wherever and whenever it runs."""
+    buffer = list(islice(rows, size))
+    for number, row in enumerate(rows):
+        place = _hashed(f"{key}|draw {number}") % len(buffer)
+        buffer[place], row = row, buffer[place]
+        yield row
+    yield from sorted(buffer, key=lambda row: _hashed(f"{key}|{row.id}"))
+
+
+def _hashed(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
 
 
 def _guarded(action: Callable[[], Any], source: CorpusSource) -> Any:
