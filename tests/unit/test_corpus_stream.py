@@ -201,6 +201,56 @@ def test_without_the_library_datasets(paper: Path, monkeypatch: pytest.MonkeyPat
         stream(paper, word_tokenizer(), n_tokens=10)
 
 
+@pytest.mark.parametrize(
+    ("offline", "remedy"),
+    [(False, "is there a network .*copy the frozen directory"), (True, "HF_HUB_OFFLINE is set: unset it, or freeze")],
+)
+def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, offline: bool, remedy: str):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(TextError, match=rf"source c4 \(allenai/c4, en, split train\) could not be read: .*{remedy}"):
+        stream("paper", word_tokenizer(), n_tokens=10)
+
+
+def test_a_connection_lost_on_the_way(paper: Path, monkeypatch: pytest.MonkeyPatch):
+    import datasets
+
+    found = stream(paper, word_tokenizer(), n_tokens=20_000)
+    monkeypatch.setattr(
+        datasets.IterableDataset, "shard", lambda *_, **__: (_ for _ in ()).throw(ConnectionError("gone"))
+    )
+    with pytest.raises(TextError, match=r"source c4 .*ConnectionError: gone; is there a network"):
+        next(found)
+
+
+def test_a_branch_is_pinned_to_its_commit(monkeypatch: pytest.MonkeyPatch):
+    """Of the hub two answers are needed: the commit of a branch, and the data set at that commit."""
+    import datasets
+    import huggingface_hub
+
+    asked = []
+
+    class Info:
+        sha = "0123456789abcdef0123456789abcdef01234567"
+
+    class Set:
+        num_shards = 1
+
+    def info(self, name, *, revision):
+        asked.append((name, revision))
+        return Info
+
+    def load(path, *, name, split, streaming, revision):
+        asked.append((path, name, split, streaming, revision))
+        return Set
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", info)
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    found = stream("paper", word_tokenizer(), n_tokens=10)
+    assert asked[:2] == [("allenai/c4", None), ("allenai/c4", "en", "train", True, Info.sha)]
+    assert set(found.revisions.values()) == {Info.sha}
+
+
 def test_a_source_of_nothing_but_junk_ends(tmp_path: Path):
     path = recipe_of(tmp_path, a=["w1"] * 10_001)
     with pytest.raises(TextError, match=r"source a gave 10000 documents in a row .*10000 short_document"):
