@@ -47,3 +47,13 @@ def small_config(models: Path, text: Path, **changes: Any) -> dict[str, Any]:
         "n_controls": 19,
         **changes,
     }
+
+
+def run_study(models: Path, text: Path, out: Path) -> None:
+    """In a process of its own."""
+    import torch
+
+    from tl_aniso import Study
+
+    torch.set_num_threads(1)
+    Study(small_config(models, text), out, progress=False).run()

@@ -1,4 +1,4 @@
-"""The command line: ``tl-aniso demo``, ``tl-aniso measure`` and ``tl-aniso doctor``.
+"""The command line: ``tl-aniso demo``, ``measure``, ``doctor``, ``study``, ``plan`` and ``report``.
 
 Exit codes: 0 done, 1 a run failed or a check did, 2 an argument that cannot be used.
 """
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tl_aniso.errors import TlAnisoError
+from tl_aniso.errors import ConfigError, TlAnisoError
 
 __all__ = ["build_parser", "main"]
 
@@ -59,6 +59,19 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--text", type=Path, metavar="FILE", help=".txt or .jsonl; a few English paragraphs by default")
     doctor.add_argument("--out", type=Path, default=Path("doctor-out"), help="directory of the page (doctor-out)")
     doctor.add_argument("--revision", help="branch, tag or commit on the hub")
+
+    study = commands.add_parser("study", help="measure many checkpoints of one or several models (again: goes on)")
+    study.add_argument("config", type=Path, metavar="CONFIG.yaml", help="what to measure (docs/study.md)")
+    study.add_argument("--out", type=Path, default=Path("study-out"), help="directory of the study (study-out)")
+    study.add_argument("--executor", choices=("local",), default="local", help="where captures are made (local)")
+    study.add_argument("--device", help="where models are moved, e.g. cuda; overrides the config")
+
+    plan = commands.add_parser("plan", help="checkpoints, downloads, memory and time of a study, before it runs")
+    plan.add_argument("config", type=Path, metavar="CONFIG.yaml", help="what to measure (docs/study.md)")
+    plan.add_argument("--out", type=Path, help="also freeze the text and write plan.json in this directory")
+
+    report = commands.add_parser("report", help="write the pages of a study that was run")
+    report.add_argument("directory", type=Path, metavar="DIR", help="directory of the study")
     return parser
 
 
@@ -78,6 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from tl_aniso.commands.doctor import doctor_command
 
             code = doctor_command(options)
+        elif options.command in ("study", "plan", "report"):
+            from tl_aniso.commands import study as study_commands
+
+            getattr(study_commands, f"{options.command}_command")(options)
         else:
             from tl_aniso.commands.measure import measure_command
 
@@ -87,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from tl_aniso.commands.usage import UsageError
 
         print(f"tl-aniso: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+        return 2 if isinstance(error, UsageError | ConfigError) else 1
     except BrokenPipeError:
         # A reader such as `head` has seen enough. What is left in the buffer must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
