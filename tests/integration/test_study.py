@@ -5,7 +5,6 @@ import shutil
 
 import pandas as pd
 import pytest
-import torch
 
 from tests.study_models import STEPS, save_checkpoints, save_texts, small_config
 from tl_aniso import Study, TangentProxies, ablation_isotropy, capture, fit_tangent_proxies, tangent_energy
@@ -14,6 +13,8 @@ from tl_aniso.errors import ConfigError, ModelError, TlAnisoError, TlAnisoWarnin
 from tl_aniso.models import load_model
 from tl_aniso.study import DirectoryCheckpoints, LocalExecutor, MemoryCheckpoints
 from tl_aniso.text import document_hash, half_of
+
+SMALL = {"sites": ["blocks.0.attn.W_V"], "gradients": ["weight"], "extra_passes": []}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -73,7 +74,7 @@ def test_a_study_measures_every_checkpoint_in_the_same_frozen_planes(finished, p
     assert {path.name for path in (place / "out" / "captures").iterdir()} == {c["key"] for c in model["captures"]}
     saved = TangentProxies.load(place / "out" / "proxies" / model["proxies"] / "early")
     assert {proxy.proxy_id for proxy in saved.values()} >= set(frame["proxy_id"])
-    assert [s["step"] for s in saved["blocks.0.attn.W_V"].provenance["sources"]] == [0, 100, 300]
+    assert [s["model"]["step"] for s in saved["blocks.0.attn.W_V"].provenance["sources"]] == [0, 100, 300]
 
 
 def rows(frame, step, measure, control, gradient="weight"):
@@ -95,12 +96,8 @@ def test_energies_are_those_of_the_public_functions(finished, by_hand, step):
             for frame in (expected, other)
         )
         assert list(found.index) == list(mine.index)
-        torch.testing.assert_close(
-            torch.tensor(found["value"].to_numpy()), torch.tensor(mine.to_numpy()), rtol=1e-6, atol=0
-        )
-        torch.testing.assert_close(
-            torch.tensor(found["control_value"].to_numpy()), torch.tensor(theirs.to_numpy()), rtol=1e-6, atol=0
-        )
+        assert (found["value"] / mine - 1).abs().max() < 1e-6
+        assert (found["control_value"] / theirs - 1).abs().max() < 1e-6
         excess = rows(frame, step, "excess", "late_fitted", gradient)
         assert (excess["value"] - (mine / (1 - mine)) / (theirs / (1 - theirs))).abs().max() < 1e-5
         assert excess["ci_low"].notna().all()
@@ -186,7 +183,7 @@ def test_models_in_memory_are_studied_alike(finished, place, config, tmp_path):
     )
     given = {**config, "models": ["tiny"]}
     frame = Study(given, tmp_path / "out", sources={"tiny": source}, progress=False).run()
-    pd.testing.assert_frame_equal(frame, finished.results, rtol=1e-6)
+    pd.testing.assert_frame_equal(frame, finished.results, check_exact=True)
     with pytest.raises(ConfigError, match="sources holds 'tony'"):
         Study(given, tmp_path / "out", sources={"tony": source}).outline()
 
@@ -220,7 +217,7 @@ def test_what_cannot_be_studied_is_refused(place, config, tmp_path):
         Study(config, tmp_path / "mine").run()
     with pytest.raises(ConfigError, match="holds no directory of a checkpoint, such as step0"):
         Study({**config, "models": [str(tmp_path / "mine")]}, tmp_path / "out").run()
-    with pytest.raises(ConfigError, match="there is no directory 'nowhere'.*Study\\(config, out, sources="):
+    with pytest.raises(ConfigError, match=r"there is no directory 'nowhere'.*Study\(config, out, sources="):
         Study({**config, "models": ["nowhere"]}, tmp_path / "out").run()
     with pytest.raises(TlAnisoError, match=r"holds no results\.parquet; run the study first"):
         _ = Study(config, tmp_path / "out").results
@@ -232,9 +229,8 @@ def test_what_cannot_be_studied_is_refused(place, config, tmp_path):
 def test_a_checkpoint_that_fails_is_named_and_the_others_are_kept(place, config, tmp_path):
     shutil.copytree(place / "models", tmp_path / "models")
     (tmp_path / "models" / "step300" / "model.safetensors").write_bytes(b"0" * 99)
-    study = Study(
-        {**config, "models": [{"name": "tiny", "source": str(tmp_path / "models")}]}, tmp_path / "out", progress=False
-    )
+    given = {**config, "models": [{"name": "tiny", "source": str(tmp_path / "models")}]}
+    study = Study(given, tmp_path / "out", progress=False)
     with pytest.raises(TlAnisoError, match=r"fitting capture of tiny at step300: cannot load .*step300"):
         study.run()
     assert len(list((tmp_path / "out" / "captures").iterdir())) == 2
@@ -245,23 +241,18 @@ def test_a_checkpoint_that_fails_is_named_and_the_others_are_kept(place, config,
     with pytest.raises(TlAnisoError, match="step1000 comes with another tokenizer"):
         study.run()
     (tmp_path / "models" / "step1000" / "model.safetensors").unlink()
-    with pytest.raises((ModelError, ConfigError), match="step1000"):
-        (tmp_path / "models" / "step1000" / "config.json").unlink()
+    (tmp_path / "models" / "step1000" / "config.json").unlink()
+    with pytest.raises(ModelError, match="step1000 holds no weights"):
         study.run()
 
 
 def test_the_command_line(place, config, tmp_path, capsys):
     path, out = tmp_path / "study.yaml", tmp_path / "out"
-    path.write_text(json.dumps({**config, "checkpoints": [0, 1000], "n_documents": 24}))  # JSON is YAML
+    path.write_text(json.dumps({**config, **SMALL, "checkpoints": [0, 1000], "n_documents": 24}))  # JSON is YAML
     assert main(["plan", str(path)]) == 0
     shown = capsys.readouterr().out
-    assert [part for line in shown.splitlines() if "tiny" in line for part in line.split()][:5] == [
-        "tiny",
-        "4",
-        "1",
-        "1",
-        "4",
-    ]
+    (row,) = (line.split() for line in shown.splitlines() if line.split()[:1] == ["tiny"])
+    assert row[:5] == ["tiny", "4", "1", "1", "4"]
     assert "the first 30% of the steps" in " ".join(shown.split())
     assert not out.exists()
     assert main(["study", str(path), "--out", str(out)]) == 0
@@ -284,7 +275,7 @@ def test_the_command_line(place, config, tmp_path, capsys):
 def test_several_models_have_a_page_each(place, config, tmp_path):
     save_checkpoints(tmp_path / "other", (0, 10), kind="neox-parallel", seed=9)
     models = [*config["models"], {"name": "an/other", "source": str(tmp_path / "other")}]
-    given = {**config, "models": models, "checkpoints": {"early": 1, "late": 1}}
+    given = {**config, **SMALL, "models": models, "checkpoints": {"early": 1, "late": 1}}
     study = Study(given, tmp_path / "out", progress=False)
     frame = study.run()
     assert frame.groupby("model", sort=False)["step"].unique().map(list).to_dict() == {
