@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from multiprocessing.reduction import ForkingPickler
 
 import pandas as pd
 import pytest
@@ -121,8 +122,16 @@ def test_a_second_run_makes_nothing_and_ends_with_the_same_bytes(finished, confi
     Study(config, place / "out", executor=executor, progress=False).run()
     assert executor.done == []
     assert (place / "out" / "results.parquet").read_bytes() == before
-    Study(config, place / "fresh", progress=False).run()
-    assert (place / "fresh" / "results.parquet").read_bytes() == before
+
+
+def test_tasks_go_to_other_processes_and_end_in_any_order(finished, config, place):
+    class Shipping:
+        def map(self, tasks):
+            for task in reversed(tasks):
+                yield ForkingPickler.loads(ForkingPickler.dumps(task))()
+
+    Study(config, place / "shipped", executor=Shipping(), progress=False).run()
+    assert (place / "shipped" / "results.parquet").read_bytes() == (place / "out" / "results.parquet").read_bytes()
 
 
 class Counting(LocalExecutor):
@@ -174,6 +183,21 @@ def test_a_lone_checkpoint_is_neither_early_nor_late(place, tmp_path):
     frame = study.run()
     assert frame["phase"].isna().all()
     assert "late_fitted" not in set(frame["control"])
+
+
+def test_checkpoints_of_equal_weights_share_their_captures(place, config, tmp_path):
+    shutil.copytree(place / "models" / "step0", tmp_path / "models" / "step0")
+    shutil.copytree(place / "models" / "step0", tmp_path / "models" / "step10")
+    given = {**config, **SMALL, "models": [{"name": "tiny", "source": str(tmp_path / "models")}]}
+    executor = Counting()
+    frame = Study(given, tmp_path / "out", executor=executor, progress=False).run()
+    assert len(executor.done) == 4  # a fitting capture, planes, a measured capture, rows
+    first, second = (frame[frame["step"] == step].reset_index(drop=True) for step in (0, 10))
+    labels = ["step", "revision", "phase"]
+    pd.testing.assert_frame_equal(first.drop(columns=labels), second.drop(columns=labels))
+    excess = first[(first["measure"] == "excess") & (first["control"] == "late_fitted")]
+    assert len(excess) == 1
+    assert (excess["value"] - 1).abs().max() < 1e-6
 
 
 def test_models_in_memory_are_studied_alike(finished, place, config, tmp_path):

@@ -1,6 +1,5 @@
 """What a study is to do: one YAML file, checked before anything is loaded; every message has the place in the file."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,10 +8,11 @@ from typing import Any, Literal, cast, get_args
 import yaml
 
 from tl_aniso.capturing.options import EXTRA_PASSES, GRADIENTS
-from tl_aniso.checks import MOST_SEED, as_integer, as_list, as_names
+from tl_aniso.checks import MOST_SEED, as_integer, as_list
 from tl_aniso.controls.names import ALL, CLOSED_FORMS, CONTROLS
 from tl_aniso.errors import ConfigError, TlAnisoError
-from tl_aniso.study.fields import Fields, near
+from tl_aniso.study.fields import Fields
+from tl_aniso.study.values import count, flag, fraction, one_of, optional, ranks, sites, some_of, string
 
 __all__ = ["Checkpoints", "EarlyUnit", "ModelEntry", "StudyConfig", "read_config"]
 
@@ -190,9 +190,9 @@ def _model(entry: Any, number: int, base: Path | None) -> ModelEntry:
         raise TlAnisoError(f"[{number}] must be a name or keys (source, name, tokens_per_step), got {entry!r}")
     fields = Fields(entry, f"[{number}]")
     fields.refuse_unknown(tuple(ModelEntry.__dataclass_fields__))
-    source = fields.required("source", _string, "a directory, a registry name or a hub id")
-    name = fields.checked("name", _string) if "name" in entry else Path(source).name or source
-    per_step = fields.checked("tokens_per_step", _optional(_count)) if "tokens_per_step" in entry else None
+    source = fields.required("source", string, "a directory, a registry name or a hub id")
+    name = fields.checked("name", string) if "name" in entry else Path(source).name or source
+    per_step = fields.checked("tokens_per_step", optional(count)) if "tokens_per_step" in entry else None
     return ModelEntry(name, _placed(source, base), per_step)
 
 
@@ -204,71 +204,7 @@ def _placed(source: str, base: Path | None) -> str:
 
 
 def _text(value: Any, base: Path | None) -> str:
-    return _placed(_string(value), base)
-
-
-def _string(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise TlAnisoError(f"must be a text that is not empty, got {value!r}")
-    return value
-
-
-def _count(value: Any) -> int:
-    return as_integer("it", value, least=1)
-
-
-def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else check(value)
-
-
-def _fraction(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise TlAnisoError(f"must be a number, got {value!r}")
-    if not 0 < value < 1:
-        raise TlAnisoError(f"must lie between 0 and 1, got {value!r}")
-    return float(value)
-
-
-def _one_of(known: tuple[str, ...]) -> Callable[[Any], str]:
-    def check(value: Any) -> str:
-        if value not in known:
-            raise TlAnisoError(f"must be one of {', '.join(known)}, got {value!r}")
-        return str(value)
-
-    return check
-
-
-def _some_of(known: tuple[str, ...], *, least: int = 0) -> Callable[[Any], tuple[str, ...]]:
-    def check(value: Any) -> tuple[str, ...]:
-        names = as_names("it", [] if value is None else value)
-        for name in names:
-            if name not in known:
-                raise TlAnisoError(f"holds {name!r}{near(name, known)}; known are {', '.join(known)}")
-        if len(names) < least:
-            raise TlAnisoError(f"is empty; choose from {', '.join(known)}")
-        return tuple(name for name in known if name in names)
-
-    return check
-
-
-def _ranks(value: Any) -> tuple[int, ...]:
-    several = [value] if not isinstance(value, list | tuple) else value
-    if not several:
-        raise TlAnisoError("is an empty list; leave it out for min(16, d // 4)")
-    return tuple(sorted({_count(rank) for rank in several}))
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TlAnisoError(f"must be true or false, got {value!r}")
-    return value
-
-
-def _sites(value: Any) -> tuple[str, ...]:
-    names = as_names("it", value)
-    if not names:
-        raise TlAnisoError("is empty; leave it out for every site")
-    return names
+    return _placed(string(value), base)
 
 
 def _choice(value: Any) -> Checkpoints:
@@ -283,7 +219,7 @@ def _choice(value: Any) -> Checkpoints:
     if isinstance(value, Mapping):
         fields = Fields(value, "")
         fields.refuse_unknown(("log_spaced", "early", "late"))
-        counts: dict[str, Any] = {key: fields.checked(key, _count) for key in value}
+        counts: dict[str, Any] = {key: fields.checked(key, count) for key in value}
         if set(counts) == {"log_spaced"} or set(counts) == {"early", "late"}:
             return Checkpoints(**counts)
     raise TlAnisoError(
@@ -292,27 +228,27 @@ def _choice(value: Any) -> Checkpoints:
 
 
 def _unit(value: Any) -> EarlyUnit:
-    return cast(EarlyUnit, _one_of(get_args(EarlyUnit))(value))
+    return cast(EarlyUnit, one_of(get_args(EarlyUnit))(value))
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
     "checkpoints": _choice,
     "seq_len": lambda value: as_integer("it", value, least=2),
-    "n_documents": _optional(_count),
-    "early_fraction": _fraction,
+    "n_documents": optional(count),
+    "early_fraction": fraction,
     "early_unit": _unit,
-    "rank": _optional(_ranks),
-    "gradients": _some_of(GRADIENTS, least=1),
-    "controls": _some_of((*CONTROLS, ALL)),
-    "extra_passes": _some_of(EXTRA_PASSES),
-    "objective": _optional(_one_of(OBJECTIVES)),
-    "sites": _optional(_sites),
-    "dtype": _one_of(DTYPES),
-    "device": _optional(_string),
-    "batch_size": _optional(_count),
+    "rank": optional(ranks),
+    "gradients": some_of(GRADIENTS, least=1),
+    "controls": some_of((*CONTROLS, ALL)),
+    "extra_passes": some_of(EXTRA_PASSES),
+    "objective": optional(one_of(OBJECTIVES)),
+    "sites": optional(sites),
+    "dtype": one_of(DTYPES),
+    "device": optional(string),
+    "batch_size": optional(count),
     "seed": lambda value: as_integer("it", value, least=0, most=MOST_SEED),
     "n_shards": lambda value: as_integer("it", value, least=1, most=1024),
     "n_controls": lambda value: as_integer("it", value, least=0),
-    "late_fitted": _flag,
-    "keep_last": _optional(_count),
+    "late_fitted": flag,
+    "keep_last": optional(count),
 }

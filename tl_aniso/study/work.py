@@ -111,7 +111,7 @@ def take_fitting(place: Path, subject: Subject) -> None:
         tokenizer=tokenizer,
         **subject.options,
     )
-    held.save(place / CAPTURE)
+    _checked(held, "A").save(place / CAPTURE)
     places = sorted({layout.canonical(layout.proxy_site(site, "own")) for site in chosen})
     (place / _PLACES).write_text(json.dumps(places), encoding="utf-8")
 
@@ -133,7 +133,7 @@ def take_measured(place: Path, subject: Subject, planes: Path) -> None:
         tokenizer=tokenizer,
         **subject.options,
     )
-    held.save(place / CAPTURE)
+    _checked(held, "B").save(place / CAPTURE)
 
 
 def take_untrained(place: Path, subject: Subject, rank: int | None) -> None:
@@ -153,7 +153,7 @@ def take_untrained(place: Path, subject: Subject, rank: int | None) -> None:
         pooled="none",
         **shared,
     )
-    held.save(place / CAPTURE)
+    _checked(held, "B").save(place / CAPTURE)
 
 
 def fit_planes(
@@ -191,3 +191,19 @@ def read_planes(place: Path) -> Planes:
     """What `fit_planes` wrote."""
     late = TangentProxies.load(place / _LATE) if (place / _LATE).is_dir() else None
     return Planes(TangentProxies.load(place / _EARLY), late, load_planes(place / _CONTROLS))
+
+
+def _checked(held: Capture, half: str) -> Capture:
+    """Refuse ids that a model reads otherwise than they were frozen: another hash may put a document in the other half.
+
+    Raises:
+        TlAnisoError: documents of the other half.
+    """
+    halves = held.metadata["text"]["halves"]
+    other = [document for document, found in halves.items() if found != half]
+    if other:
+        raise TlAnisoError(
+            f"document {other[0][:16]}... changed its half while it was read ({len(other)} of {len(halves)} did): its "
+            "ids begin with more than one BOS; write one at most"
+        )
+    return held
