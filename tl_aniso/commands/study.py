@@ -115,5 +115,5 @@ def _plain_warnings() -> Iterator[None]:
             else:
                 before(message, category, *more, **named)  # type: ignore[arg-type]
 
-        warnings.showwarning = show  # type: ignore[assignment]
+        warnings.showwarning = show
         yield
