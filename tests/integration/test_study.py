@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 
 import pandas as pd
@@ -105,15 +106,34 @@ def test_energies_are_those_of_the_public_functions(finished, by_hand, step):
 
 
 def test_isotropy_without_late_fitted_planes_stands_beside(finished, by_hand):
-    early, late = (
-        ablation_isotropy(by_hand["measured"](300, by_hand["early"]), proxies=by_hand[phase], gradients="none").frame
-        for phase in ("early", "late")
+    held = by_hand["measured"](300, by_hand["early"])
+    for gradient in ("none", "weight"):
+        early, late = (
+            ablation_isotropy(held, proxies=by_hand[phase], gradients=gradient).frame for phase in ("early", "late")
+        )
+        for measure in ("isoscore", "isoscore_star"):
+            found = rows(finished.results, 300, measure, "late_fitted", gradient)
+            for frame, column in ((early, "value"), (late, "control_value")):
+                one = frame[(frame["measure"] == measure) & (frame["control"] == "normal")].set_index("site")["value"]
+                assert (found[column] - one.sort_index()).abs().max() < 1e-6
+        star = rows(finished.results, 300, "isoscore_star", "late_fitted", gradient)
+        delta = rows(finished.results, 300, "delta_isoscore_star", "late_fitted", gradient)
+        assert (delta["value"] - (star["value"] - star["control_value"])).abs().max() < 1e-12
+        assert (delta["control_value"] == 0).all()
+        assert star["p_value"].isna().all()
+
+
+def test_loss_and_progress_are_of_the_measured_half(finished, by_hand):
+    frame = finished.results
+    losses = [by_hand["measured"](step, by_hand["early"]).loss for step in STEPS]
+    found = frame.groupby("step")[["loss", "progress"]].agg(["first", "nunique"])
+    assert (found["loss"]["first"] - losses).abs().max() < 1e-6
+    assert (found["loss"]["nunique"] == 1).all()
+    fall = losses[0] - losses[-1]
+    expected = [(losses[0] - loss) / fall if fall > 0 else float("nan") for loss in losses]
+    pd.testing.assert_series_equal(
+        found["progress"]["first"], pd.Series(expected), check_index=False, check_names=False
     )
-    found = rows(finished.results, 300, "delta_isoscore_star", "late_fitted", "none")
-    for frame, column in ((early, "value"), (late, "control_value")):
-        one = frame[frame["measure"] == "delta_isoscore_star"].set_index("site").sort_index()["value"]
-        assert (found[column] - one).abs().max() < 1e-6
-    assert found["p_value"].isna().all()
 
 
 def test_a_second_run_makes_nothing_and_ends_with_the_same_bytes(finished, config, place):
@@ -172,6 +192,10 @@ def test_every_control_can_be_asked_for(place, tmp_path):
     assert set(excess["control"]) == {*asked, "shuffled_labels", "late_fitted"}
     assert (excess.groupby(["step", "site", "rank", "control"]).size() == 1).all()
     assert excess["value"].notna().all()
+    removed = frame[frame["measure"] == "delta_isoscore_star"]
+    assert set(removed["control"]) == {*asked, "late_fitted", "normal"} - {"untrained"}
+    drawn = frame[(frame["measure"] == "isoscore_star") & (frame["control"] == "covariance_drawn")]
+    assert (drawn["null_std"] > 0).all()
     # One untrained twin serves every checkpoint.
     twin = frame[(frame["control"] == "untrained") & (frame["measure"] == "energy_share")]
     assert (twin.groupby(["site", "rank"])["control_value"].nunique() == 1).all()
@@ -210,6 +234,20 @@ def test_models_in_memory_are_studied_alike(finished, place, config, tmp_path):
     pd.testing.assert_frame_equal(frame, finished.results, check_exact=True)
     with pytest.raises(ConfigError, match="sources holds 'tony'"):
         Study(given, tmp_path / "out", sources={"tony": source}).outline()
+
+
+def test_a_finished_model_without_a_step_is_left_out_with_a_note(place, config, tmp_path):
+    class Published(DirectoryCheckpoints):
+        def checkpoints(self):
+            known = super().checkpoints()
+            return [*known, replace(known[0], name="main", step=None)]
+
+    given = {**config, **SMALL, "checkpoints": [0, 1000]}
+    study = Study(given, tmp_path / "out", sources={"tiny": Published(place / "models")}, progress=False)
+    study.plan()
+    (model,) = json.loads((tmp_path / "out" / "plan.json").read_text())["models"]
+    assert model["n_published"] == 4
+    assert model["notes"] == ["left out, since their steps are not known: main"]
 
 
 def test_old_downloads_are_forgotten(place, config, tmp_path):

@@ -32,6 +32,7 @@ class ModelOutline:
         chosen: those to measure.
         n_published: how many there are to choose from.
         estimate: sizes; None where the config does not tell.
+        notes: for the reader of results.
     """
 
     entry: ModelEntry
@@ -39,6 +40,7 @@ class ModelOutline:
     chosen: tuple[Chosen, ...]
     n_published: int
     estimate: Estimate | None
+    notes: tuple[str, ...] = ()
 
     @property
     def early(self) -> tuple[Checkpoint, ...]:
@@ -182,7 +184,7 @@ def outline(config: StudyConfig, sources: Mapping[str, CheckpointSource] | None 
     models = []
     for entry in config.models:
         source = given.get(entry.name) or find_source(entry)
-        published = source.checkpoints()
+        published, notes = _with_steps(source.checkpoints())
         if not published:
             raise ConfigError(f"models: {entry.name} has no checkpoints")
         chosen = choose(
@@ -192,8 +194,18 @@ def outline(config: StudyConfig, sources: Mapping[str, CheckpointSource] | None 
             unit=config.early_unit,
             model=entry.name,
         )
-        models.append(ModelOutline(entry, source, chosen, len(published), estimate(source.config(), config)))
+        sizes = estimate(source.config(), config)
+        models.append(ModelOutline(entry, source, chosen, len(published), sizes, notes))
     return Outline(config, tuple(models))
+
+
+def _with_steps(published: Sequence[Checkpoint]) -> tuple[list[Checkpoint], tuple[str, ...]]:
+    """Checkpoints that have a place on the axis of training; all of them where none has one."""
+    placed = [checkpoint for checkpoint in published if checkpoint.step is not None]
+    left = [checkpoint.name for checkpoint in published if checkpoint.step is None]
+    if not placed or not left:
+        return list(published), ()
+    return placed, (f"left out, since their steps are not known: {', '.join(left)}",)
 
 
 def plan_of(found: Outline, corpora: Sequence[Corpus]) -> StudyPlan:
@@ -281,6 +293,7 @@ def _as_json(model: ModelPlan, config: StudyConfig) -> dict[str, Any]:
             for capture in model.captures
         ],
         "proxies": model.proxies,
+        "notes": list(found.notes),
         "estimate": None if found.estimate is None else asdict(found.estimate),
     }
 

@@ -1,24 +1,22 @@
-"""The rows that a measured capture answers with: energies and isotropy, late-fitted planes beside the frozen ones."""
+"""The rows that a measured capture answers with: energies and isotropy, and the planes of controls beside."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from tl_aniso.capturing import Capture
-from tl_aniso.controls.names import LATE_FITTED, UNTRAINED
+from tl_aniso.controls.names import UNTRAINED
 from tl_aniso.questions import ablation_isotropy, tangent_energy
 from tl_aniso.study.config import StudyConfig
+from tl_aniso.study.removals import control_removals
 from tl_aniso.study.table import as_bytes
 from tl_aniso.study.work import CAPTURE, read_planes
 
 __all__ = ["FRAME", "answer"]
 
 FRAME = "frame.parquet"
-# Of these, a removal in the late-fitted planes stands beside one in the frozen planes.
-_BESIDE = ("isoscore", "isoscore_star", "delta_isoscore_star")
-_SAME = ["site", "gradient", "rank", "measure"]
-_NULL = ("null_mean", "null_std", "z", "p_value", "p_holm", "ci_low", "ci_high")
 
 
 def answer(place: Path, measured: Path, planes: Path, untrained: Path | None, config: StudyConfig) -> None:
@@ -45,22 +43,12 @@ def answer(place: Path, measured: Path, planes: Path, untrained: Path | None, co
     )
     asked: dict[str, Any] = {"rank": config.rank, "gradients": ("none", *config.gradients), "seed": config.seed}
     isotropy = ablation_isotropy(held, proxies=found.early, **asked)
-    parts = [energy.frame, isotropy.frame]
-    if found.late is not None:
-        parts.append(_beside(isotropy.frame, ablation_isotropy(held, proxies=found.late, **asked).frame))
+    parts = [energy.frame, isotropy.frame, control_removals(isotropy.frame, held, found)]
     notes = tuple(dict.fromkeys((*found.controls.notes, *energy.notes, *isotropy.notes)))
     frame = pd.concat([part for part in parts if len(part)], ignore_index=True)
-    (place / FRAME).write_bytes(as_bytes(frame, {"notes": list(notes)}))
+    (place / FRAME).write_bytes(as_bytes(frame, {"notes": list(notes), "loss": _known(held.loss)}))
 
 
-def _beside(early: pd.DataFrame, late: pd.DataFrame) -> pd.DataFrame:
-    """Scores without the frozen plane, with those without the late-fitted plane as their control."""
-
-    def removed(frame: pd.DataFrame) -> pd.DataFrame:
-        return frame[(frame["control"] == "normal") & frame["measure"].isin(_BESIDE)]
-
-    other = removed(late)[[*_SAME, "value"]].rename(columns={"value": "control_value"})
-    both = removed(early).drop(columns="control_value").merge(other, on=_SAME, how="inner")
-    both["control"] = LATE_FITTED
-    both[list(_NULL)] = float("nan")
-    return both[list(early.columns)]
+def _known(value: float) -> float | None:
+    """A number as JSON has it."""
+    return value if math.isfinite(value) else None

@@ -155,14 +155,17 @@ def _joined(plan: StudyPlan, store: Store) -> tuple[pd.DataFrame, dict[str, list
     """The rows of every checkpoint, labelled, and what a reader must know, by model."""
     parts, notes = [], {}
     for model in plan.models:
-        said: dict[str, None] = {}
-        for chosen, capture in zip(model.outline.chosen, model.measured, strict=True):
-            path = store.path("frames", model.frame_key(capture, plan.config)) / FRAME
+        paths = [store.path("frames", model.frame_key(c, plan.config)) / FRAME for c in model.measured]
+        facts = [notes_of(path) for path in paths]
+        losses = [float("nan") if said["loss"] is None else float(said["loss"]) for said in facts]
+        for chosen, path, loss in zip(model.outline.chosen, paths, losses, strict=True):
             frame, at = read_table(path), chosen.checkpoint
             frame["model"], frame["revision"], frame["phase"] = model.name, at.name, chosen.phase
             frame["step"] = float("nan") if at.step is None else float(at.step)
             frame["tokens_seen"] = float("nan") if at.tokens_seen is None else float(at.tokens_seen)
+            # Share of the loss's fall so far, by which runs that learn at different speeds are matched.
+            frame["loss"], fall = loss, losses[0] - losses[-1]
+            frame["progress"] = (losses[0] - loss) / fall if fall > 0 else float("nan")
             parts.append(frame)
-            said.update(dict.fromkeys(notes_of(path)["notes"]))
-        notes[model.name] = list(said)
+        notes[model.name] = list(dict.fromkeys((*model.outline.notes, *(n for said in facts for n in said["notes"]))))
     return pd.concat(parts, ignore_index=True), notes

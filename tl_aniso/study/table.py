@@ -20,6 +20,8 @@ _TEXT = (
 )
 _FLAGS = ("centred", "held_out")
 _INTEGERS = ("rank", "n_rows", "n_sequences", "n_documents", "seq_len", "seed")
+# Beyond `COLUMNS`, where a frame has them.
+_ADDED = ("loss", "progress")
 _FACTS = b"tl_aniso"
 
 
@@ -30,10 +32,11 @@ def as_bytes(frame: pd.DataFrame, facts: dict[str, Any]) -> bytes:
     pyarrow).
 
     Args:
-        frame: with all of `COLUMNS`.
+        frame: with all of `COLUMNS`, and ``loss`` and ``progress`` where they are known.
         facts: plain JSON values that belong to the table, such as notes for its reader.
     """
-    fields = [pa.field(name, _kind(name)) for name in COLUMNS]
+    names = (*COLUMNS, *(name for name in _ADDED if name in frame))
+    fields = [pa.field(name, _kind(name)) for name in names]
     columns = [pa.array(_plain(frame[field.name]), type=field.type, from_pandas=True) for field in fields]
     metadata = {_FACTS: json.dumps(facts, sort_keys=True).encode()}
     table = pa.Table.from_arrays(columns, schema=pa.schema(fields, metadata=metadata))
