@@ -10,7 +10,7 @@ import torch
 from tl_aniso.capturing.bindings.huggingface import bind_huggingface
 from tl_aniso.capturing.bindings.refusals import family_of
 from tl_aniso.capturing.layout import Layout
-from tl_aniso.capturing.options import check_options
+from tl_aniso.capturing.options import Options
 from tl_aniso.capturing.plan import make_plan
 from tl_aniso.controls.names import CLOSED_FORMS, LABEL_PASSES, PERMUTED_TOKENS
 from tl_aniso.errors import TlAnisoError
@@ -95,16 +95,15 @@ def _sums(layout: Layout, study: StudyConfig, *, fitting: bool) -> tuple[int, in
     """Number of d x d sums, and their bytes."""
     asked = study.all_controls
     passes = (PERMUTED_TOKENS,) if fitting else LABEL_PASSES
-    options = check_options(
+    options = Options(
         gradients=() if fitting else study.gradients,
-        controls=() if fitting else [name for name in CLOSED_FORMS if name in asked],
-        extra_passes=[name for name in passes if name in asked],
-        objective=None,
+        controls=() if fitting else tuple(name for name in CLOSED_FORMS if name in asked),
+        extra_passes=tuple(name for name in passes if name in asked),
+        objective="causal",  # no sum depends on it
         unit="sequence",
         basis="own",
         exclude=(),
         weight_exclude=(),
-        keep_rows=0,
         n_shards=study.n_shards,
         dtype=study.dtype,
         seed=study.seed,
