@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from tl_aniso.errors import ConfigError, ModelError
-from tl_aniso.models import LoadedModel, load_model
+from tl_aniso.models import LoadedModel, Objective, load_model
 
 __all__ = ["Checkpoint", "CheckpointSource", "DirectoryCheckpoints", "MemoryCheckpoints", "tokenizer_id"]
 
@@ -165,7 +165,9 @@ class MemoryCheckpoints:
 
     def _checkpoint(self, step: int, model: Any) -> Checkpoint:
         name, seen = f"step{step}", None if self._tokens_per_step is None else step * self._tokens_per_step
-        return Checkpoint(name, step, seen, model_key(model), lambda: LoadedModel(model, self._tokenizer, name, name))
+        objective: Objective = "masked" if type(model).__name__.endswith("ForMaskedLM") else "causal"
+        loaded = LoadedModel(model, self._tokenizer, name, name, objective)
+        return Checkpoint(name, step, seen, model_key(model), lambda: loaded)
 
 
 def directory_key(path: Path) -> str:
