@@ -79,6 +79,15 @@ def test_a_study_measures_every_checkpoint_in_the_same_frozen_planes(finished, p
     assert [s["model"]["step"] for s in saved["blocks.0.attn.W_V"].provenance["sources"]] == [0, 100, 300]
 
 
+def test_sizes_of_captures_were_foreseen(finished, place):
+    """By the files' own sizes, which hold the sums and little else."""
+    (model,) = json.loads((place / "out" / "plan.json").read_text())["models"]
+    for kind, expected in (("fit", "fit_bytes"), ("measure", "measure_bytes")):
+        key = next(c["key"] for c in model["captures"] if c["kind"] == kind)
+        size = (place / "out" / "captures" / key / "capture" / "sums.safetensors").stat().st_size
+        assert 1 < size / model["estimate"][expected] < 1.25
+
+
 def rows(frame, step, measure, control, gradient="weight"):
     at = (frame["step"] == step) & (frame["measure"] == measure) & (frame["gradient"] == gradient)
     return frame[at & (frame["control"] == control)].set_index("site").sort_index()

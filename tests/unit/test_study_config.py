@@ -1,11 +1,14 @@
 """Configs of studies: every wrong one is refused with its place, and phases and choices follow hand values."""
 
 import pytest
+import torch
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from tl_aniso.errors import ConfigError
-from tl_aniso.study import Checkpoint, StudyConfig, read_config
+from tl_aniso.study import Checkpoint, MemoryCheckpoints, StudyConfig, read_config
 from tl_aniso.study.config import Checkpoints
 from tl_aniso.study.phases import choose, phases_of
+from tl_aniso.study.plan import outline
 
 GOOD = {"models": ["somewhere"], "text": "local"}
 PYTHIA = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, *range(1000, 144_000, 1000))
@@ -140,3 +143,36 @@ def test_a_step_that_was_not_published_names_the_nearest():
         chosen(Checkpoints(steps=(900,)), 0, 500, 1000)
     with pytest.raises(ConfigError, match=r"none of the 1 chosen of tiny lies in the first 30% of the steps"):
         chosen(Checkpoints(steps=(1000,)), 0, 500, 1000)
+
+
+def test_sizes_of_a_plan_by_hand():
+    config = GPTNeoXConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=100,
+        architectures=["GPTNeoXForCausalLM"],
+    )  # fmt: skip
+    source = MemoryCheckpoints({0: GPTNeoXForCausalLM(config), 10: GPTNeoXForCausalLM(config), 100: Other()})
+    found = outline(read_config({"models": ["tiny"], "text": "local"}), {"tiny": source})
+    (model,) = found.models
+    size = model.estimate
+    # Residual stream: before each block and after the last, 3. Inputs: 2 a block and the unembedding's, 5. Outputs: 4.
+    assert size.fit_bytes == 12 * 64 * 64 * 8
+    # Activations 3; their gradients, with those of permuted labels, 6; matrices: 6 a block and 2, both gradients, 28.
+    assert size.measure_bytes == (3 + 6 + 28) * 64 * 64 * 8
+    assert (len(model.early), len(model.late), found.n_captures(model)) == (2, 1, 6)
+    assert found.disk(model) == 3 * size.fit_bytes + 3 * size.measure_bytes
+    assert found.memory(model) == size.running_bytes + size.measure_bytes
+    half = 50 * (3 * size.fit_flops + 3 * size.measure_flops)
+    assert found.seconds(model, 100, 1.0) == pytest.approx(half)
+
+
+class Other(torch.nn.Linear):
+    """A model of no known class; only the first one's config is looked at."""
+
+    def __init__(self):
+        super().__init__(2, 2)
+
+
+def test_a_model_of_no_known_class_has_no_estimate():
+    found = outline(read_config({"models": ["tiny"], "text": "local"}), {"tiny": MemoryCheckpoints({0: Other()})})
+    assert found.models[0].estimate is None
+    assert found.memory(found.models[0]) is None

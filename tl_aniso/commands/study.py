@@ -76,10 +76,15 @@ def _row(found: Outline, model: ModelOutline, n_tokens: int, rate: float) -> dic
         "late": len(model.late),
         "captures": found.n_captures(model),
         "parameters": "unknown" if size is None else f"{size.n_parameters / 1e6:.3g} M",
-        "download": "unknown" if len(known) < len(downloads) else f"{sum(known) / 1e9:.3g} GB",
-        "memory": "unknown" if size is None else f"{max(size.fit_bytes, size.measure_bytes) / 1e9:.3g} GB",
+        "download": _size(sum(known) if len(known) == len(downloads) else None),
+        "memory": _size(found.memory(model)),
+        "disk": _size(found.disk(model)),
         "time": "unknown" if seconds is None else _duration(seconds),
     }
+
+
+def _size(n_bytes: int | None) -> str:
+    return "unknown" if n_bytes is None else f"{n_bytes / 1e9:.3g} GB"
 
 
 def _duration(seconds: float) -> str:

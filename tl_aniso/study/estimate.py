@@ -11,14 +11,15 @@ from tl_aniso.capturing.bindings.huggingface import bind_huggingface
 from tl_aniso.capturing.bindings.refusals import family_of
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.options import Options
-from tl_aniso.capturing.plan import make_plan
+from tl_aniso.capturing.plan import available_sites, make_plan
 from tl_aniso.controls.names import CLOSED_FORMS, LABEL_PASSES, PERMUTED_TOKENS
 from tl_aniso.errors import TlAnisoError
+from tl_aniso.sites import role_of, select_sites
 from tl_aniso.study.config import StudyConfig
 
 __all__ = ["Estimate", "estimate", "flops_per_second"]
 
-_FLOAT32 = 4
+_FLOAT32, _FLOAT64 = 4, 8
 # Logits of a batch and what autograd keeps, beside weights and sums.
 _WORKING = 2**29
 
@@ -31,8 +32,9 @@ class Estimate:
         n_parameters: of the model.
         n_layers: its blocks.
         d_model: its width.
-        fit_bytes: memory of a forward capture: weights, sums and working space.
-        measure_bytes: memory of a measured capture.
+        running_bytes: memory of a model that runs: weights and working space.
+        fit_bytes: of a forward capture's sums, in memory while it runs and while planes are fitted, and on disk.
+        measure_bytes: of a measured capture's sums.
         fit_flops: floating-point operations of a forward capture, a token.
         measure_flops: of a measured capture, a token.
     """
@@ -40,6 +42,7 @@ class Estimate:
     n_parameters: int
     n_layers: int
     d_model: int
+    running_bytes: int
     fit_bytes: int
     measure_bytes: int
     fit_flops: float
@@ -74,8 +77,9 @@ def estimate(config: Any, study: StudyConfig) -> Estimate | None:
         n_parameters=n_parameters,
         n_layers=len(layout.blocks),
         d_model=d,
-        fit_bytes=_FLOAT32 * n_parameters + fit[1] + _WORKING,
-        measure_bytes=_FLOAT32 * n_parameters + measured[1] + _WORKING,
+        running_bytes=_FLOAT32 * n_parameters + _WORKING,
+        fit_bytes=fit[1],
+        measure_bytes=measured[1],
         fit_flops=2.0 * n_parameters * again + 2.0 * d * d * fit[0],
         measure_flops=(2.0 + 4.0 * passes) * n_parameters + 2.0 * d * d * measured[0],
     )
@@ -118,7 +122,12 @@ def _sums(layout: Layout, study: StudyConfig, *, fitting: bool) -> tuple[int, in
         pooled="all" if fitting else "effect",
         n_halves=1,
     )
-    return plan.n_sums, plan.n_bytes
+    if fitting:
+        return plan.n_sums, plan.n_bytes
+    # With proxies known, which they are not here, nothing is summed for fitting them.
+    named = select_sites(study.sites, available_sites(layout, heads=False)) if study.sites is not None else []
+    only_fitted = [s for s in plan.wanted.activations if role_of(s) in ("input", "output") and s not in named]
+    return plan.n_sums - len(only_fitted), plan.n_bytes - len(only_fitted) * layout.d_model**2 * _FLOAT64
 
 
 def flops_per_second(seconds: float = 0.2, *, clock: Callable[[], float] = time.perf_counter) -> float:

@@ -62,16 +62,33 @@ class Outline:
 
     def n_captures(self, model: ModelOutline) -> int:
         """Forward captures of the checkpoints that planes are fitted on, and a measured one of each."""
-        fitted = len(model.early) + (len(model.late) if self.config.late_fitted else 0)
-        return fitted + len(model.chosen) + (UNTRAINED in self.config.all_controls)
+        return self._fitted(model) + len(model.chosen) + (UNTRAINED in self.config.all_controls)
+
+    def memory(self, model: ModelOutline) -> int | None:
+        """Most bytes at once: a model with its sums, or the sums that planes are fitted on; None where unknown."""
+        found = model.estimate
+        if found is None:
+            return None
+        pooled = max(len(model.early), len(model.late) if self.config.late_fitted else 0)
+        return max(found.running_bytes + max(found.fit_bytes, found.measure_bytes), pooled * found.fit_bytes)
+
+    def disk(self, model: ModelOutline) -> int | None:
+        """Bytes of a model's captures; None where unknown."""
+        found = model.estimate
+        return (
+            None if found is None else self._fitted(model) * found.fit_bytes + len(model.chosen) * found.measure_bytes
+        )
 
     def seconds(self, model: ModelOutline, n_tokens: int, rate: float) -> float | None:
         """Rough time of a model's captures at `rate` floating-point operations a second; None where unknown."""
         found = model.estimate
         if found is None:
             return None
-        fitted = len(model.early) + (len(model.late) if self.config.late_fitted else 0)
-        return n_tokens / 2 / rate * (fitted * found.fit_flops + len(model.chosen) * found.measure_flops)
+        work = self._fitted(model) * found.fit_flops + len(model.chosen) * found.measure_flops
+        return n_tokens / 2 / rate * work  # each pass reads one half
+
+    def _fitted(self, model: ModelOutline) -> int:
+        return len(model.early) + (len(model.late) if self.config.late_fitted else 0)
 
 
 @dataclass(frozen=True)
