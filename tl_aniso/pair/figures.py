@@ -57,13 +57,14 @@ def losses_against_unigram(result: PairResult) -> go.Figure:
                 hovertemplate=plain(name) + ", held out, step %{x}: %{y:.3f}<extra></extra>",
             )
         )
-    for index, kind in enumerate(KINDS):
-        run = result.run(result.seeds[0], kind)
+    unigrams = [result.run(result.seeds[0], kind) for kind in KINDS]
+    for index, run in enumerate(unigrams):
+        is_upper = run.unigram == max(other.unigram for other in unigrams)
         figure.add_hline(
             y=run.unigram,
             line={"color": COLOURS[index], "width": 1.5, "dash": "dash"},
-            annotation={"text": f"unigram entropy, {kind}'s targets: {run.unigram:.2f}", "font": {"size": 12}},
-            annotation_position="top right" if index == 0 else "bottom right",
+            annotation={"text": f"unigram entropy, {run.kind}'s targets: {run.unigram:.2f}", "font": {"size": 12}},
+            annotation_position="top right" if is_upper else "bottom right",
         )
     finish(figure, height=460)
     figure.update_xaxes(title_text="training step")

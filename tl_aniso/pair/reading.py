@@ -10,7 +10,7 @@ from tl_aniso.pair.verdict import Judged, PairVerdict, combined, judge
 from tl_aniso.results import group_of
 from tl_aniso.viz.reading import Finding, Reading
 from tl_aniso.viz.style import control_name, number
-from tl_aniso.viz.wording import capital, joined
+from tl_aniso.viz.wording import joined
 
 __all__ = ["LEFT_THE_PLATEAU", "isotropy_deltas", "read_pair"]
 
@@ -61,10 +61,11 @@ def _plateau(result: PairResult) -> Finding:
     under = {
         kind: [run.unigram - list(run.held.values())[-1] for run in result.runs if run.kind == kind] for kind in KINDS
     }
+    own = {kind: result.run(result.seeds[0], kind).unigram for kind in KINDS}
     text = (
-        f"At the end the encoder's held-out loss is {_each(under['encoder'])} nats under the unigram entropy of its "
-        f"targets ({result.run(result.seeds[0], 'encoder').unigram:.2f}), the decoder's {_each(under['decoder'])} "
-        f"under that of its own ({result.run(result.seeds[0], 'decoder').unigram:.2f})."
+        f"At the end the encoder's held-out loss is {_each(under['encoder'])} nats below the unigram entropy of its "
+        f"targets ({own['encoder']:.2f}), the decoder's {_each(under['decoder'])} below that of its own "
+        f"({own['decoder']:.2f})."
     )
     claim = f"The encoder left the plateau of word frequencies by {LEFT_THE_PLATEAU} nats or more"
     return Finding(claim, "holds" if min(under["encoder"]) >= LEFT_THE_PLATEAU else "does not hold", text)
@@ -90,12 +91,9 @@ def _beyond(window: str, judged: list[Judged]) -> Finding:
         return Finding(claim, "not known", _nothing(window))
     parts = []
     for one in judged:
-        levels = "; ".join(
-            f"seed {row['seed']} {number(row['decoder'])} and {number(row['encoder'])}, ratio {_ratio(row)}"
-            for row in one.rows.to_dict("records")
-        )
-        parts.append(f"{capital(control_name(one.control))}: {one.verdict} ({levels})")
-    text = f"Excess of decoder and encoder. {'. '.join(parts)}."
+        ratios = joined([_ratio(row) for row in one.rows.to_dict("records")])
+        parts.append(f"{control_name(one.control)} {ratios}: {one.verdict}")
+    text = f"Excess of the decoder over that of the encoder, seed by seed: {'; '.join(parts)}."
     no_more = [control_name(one.control) for one in judged if (one.rows[["decoder", "encoder"]].to_numpy() <= 1).all()]
     if no_more:
         text += (
@@ -194,7 +192,7 @@ def _ratio(row: Any) -> str:
 
 
 def _each(values: list[float]) -> str:
-    return joined([f"{value:.2f}" for value in values])  # negative: above
+    return joined([f"{value:.2f}" for value in values])
 
 
 def _seeds(result: PairResult) -> str:

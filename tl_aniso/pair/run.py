@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int64
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from tl_aniso.capturing import MaskedLM
+from tl_aniso.capturing.masked_lm import MaskedLM
 from tl_aniso.checks import MOST_SEED, as_integer, as_list
 from tl_aniso.demo import one_thread
 from tl_aniso.errors import TlAnisoError
@@ -151,7 +151,7 @@ class PairResult:
 
 
 def pair_text(
-    recipe: PairRecipe, *, per_half: int = 48, n_held: int = 512, packages: Sequence[str] = ("numpy",)
+    recipe: PairRecipe, *, per_half: int = 32, n_held: int = 256, packages: Sequence[str] = ("numpy",)
 ) -> PairText:
     """The machine's own documentation as training windows, held-out windows and measured documents.
 

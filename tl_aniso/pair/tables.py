@@ -13,6 +13,7 @@ from tl_aniso.viz.tables import averaged, isotropy_values, panels_of
 
 __all__ = ["c5_frame", "c5_table", "isotropy_of_both", "learning_frame", "matches_table"]
 
+_ISOTROPY_OF = ("activations", "activation gradients", "readers", "writers")
 _COLUMNS = ("decoder", "encoder", "difference")
 
 
@@ -97,7 +98,7 @@ def isotropy_of_both(result: PairResult) -> Table:
     series = ("before", "without tangent", "without normal")
     for run in result.runs:
         means = averaged(isotropy_values(run.frame), "step", "panel")
-        for panel in panels_of(means)[::-1]:
+        for panel in [name for name in panels_of(means)[::-1] if name in _ISOTROPY_OF]:
             cells: list[Cell] = []
             for step in (early, last):
                 part = means[(means["panel"] == panel) & (means["step"] == step)].set_index("series")["value"]

@@ -28,6 +28,7 @@ class PairRecipe(Recipe):
         replacement: "bert" (80% hidden, 10% replaced, 10% kept) or "mask" (all hidden), as `MaskedTokens` has it.
         rope_theta: Base of the rotary positions.
         initializer_range: Standard deviation of the initial weights.
+        measured: Where both are measured, as shares of the steps.
     """
 
     d_mlp: int = 344
@@ -39,6 +40,7 @@ class PairRecipe(Recipe):
     replacement: str = "bert"
     rope_theta: float = 100.0
     initializer_range: float = 0.06
+    measured: tuple[float, ...] = MEASURED
 
     @property
     def mask_id(self) -> int:
@@ -51,8 +53,8 @@ class PairRecipe(Recipe):
         return MaskedTokens(self.mask_id, self.vocab_size, self.mask_rate, self.replacement, special, seed)
 
     def default_checkpoints(self) -> tuple[int, ...]:
-        """Where both are measured: `MEASURED`, as shares of the steps."""
-        return tuple(sorted({round(self.n_steps * share) for share in MEASURED}))
+        """Where both are measured."""
+        return tuple(sorted({round(self.n_steps * share) for share in self.measured}))
 
     def plane_steps(self) -> tuple[int, ...]:
         """Where planes are fitted: every twentieth of the steps up to three tenths, as in the demo of one decoder."""
