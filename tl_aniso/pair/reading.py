@@ -47,7 +47,7 @@ def isotropy_deltas(result: PairResult) -> dict[tuple[str, int, str], float]:
     Returns:
         By kind, seed and "weight gradients of readers" or "activation gradients": means over steps and sites.
     """
-    found = {}
+    found: dict[tuple[str, int, str], float] = {}
     for run in result.runs:
         rows = run.frame[(run.frame["measure"] == "delta_isoscore_star") & (run.frame["step"] > 0)]
         weight = rows[(rows["gradient"] == "weight") & (rows["site"].map(group_of) == "readers")]

@@ -213,8 +213,8 @@ def run_pair(
             tokens, equal = match_steps(*progress), match_progress(*progress)
             matches[seed, "equal tokens"], matches[seed, "equal progress"] = tokens, equal
             windows = windows_of(tokens, equal, early_until)
-            energies = [both[kind][1] for kind in KINDS]
-            tables.append(compare(*energies, windows, seed=seed, controls=CONTROLS))
+            (_, one), (_, other) = (both[kind] for kind in KINDS)
+            tables.append(compare(one, other, windows, seed=seed, controls=CONTROLS))
             notes.update(dict.fromkeys(note for run, _ in both.values() for note in run.notes))
     differences = pd.concat(tables, ignore_index=True)
     return PairResult(recipe, tuple(runs), matches, differences, text.tokenizer, tuple(notes))
@@ -299,7 +299,7 @@ def _run(
 
 
 def _measured_objective(kind: Kind, recipe: PairRecipe) -> Any:
-    return "causal" if kind == "decoder" else MaskedLM(rate=recipe.mask_rate, replacement=recipe.replacement)  # type: ignore[arg-type]
+    return "causal" if kind == "decoder" else MaskedLM(rate=recipe.mask_rate, replacement=recipe.replacement)
 
 
 def _seeds(seeds: Any) -> tuple[int, ...]:

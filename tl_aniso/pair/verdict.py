@@ -64,9 +64,10 @@ def combined(verdicts: Sequence[PairVerdict]) -> PairVerdict:
     """
     if not verdicts:
         return "not known"
-    for worst in ("does not hold", "not known", "unclear"):
+    order: tuple[PairVerdict, ...] = ("does not hold", "not known", "unclear")
+    for worst in order:
         if worst in verdicts:
-            return worst  # type: ignore[return-value]
+            return worst
     return "holds"
 
 
