@@ -226,7 +226,8 @@ def test_checkpoints_of_equal_weights_share_their_captures(place, config, tmp_pa
     frame = Study(given, tmp_path / "out", executor=executor, progress=False).run()
     assert len(executor.done) == 4  # a fitting capture, planes, a measured capture, rows
     first, second = (frame[frame["step"] == step].reset_index(drop=True) for step in (0, 10))
-    labels = ["step", "revision", "phase"]
+    assert (set(first["duplicate_of"]), set(second["duplicate_of"])) == ({""}, {"step0"})
+    labels = ["step", "revision", "phase", "duplicate_of"]
     pd.testing.assert_frame_equal(first.drop(columns=labels), second.drop(columns=labels))
     excess = first[(first["measure"] == "excess") & (first["control"] == "late_fitted")]
     assert len(excess) == 1

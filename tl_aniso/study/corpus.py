@@ -3,8 +3,9 @@
 import hashlib
 import json
 import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,19 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
+from tl_aniso import __version__
 from tl_aniso.errors import ConfigError, TextError
 from tl_aniso.study.checkpoints import tokenizer_id
-from tl_aniso.study.fields import near
 from tl_aniso.study.store import Store, digest_of
-from tl_aniso.text import Document, document_hash, half_of, iter_documents, local_corpus, tokenise
+from tl_aniso.text import CorpusRecipe, Document, FrozenCorpus, document_hash, half_of, iter_documents, load_recipe
+from tl_aniso.text import freeze as freeze_recipe
+from tl_aniso.text.reading import files_revision
 from tl_aniso.text.sequences import MIN_TAIL
+from tl_aniso.text.tokenise import tokenise
 
 __all__ = ["Corpus", "TextSource", "freeze", "text_source"]
 
-_IDS, _INDEX = "ids.safetensors", "corpus.json"
+_IDS, _INDEX, _FROZEN = "ids.safetensors", "corpus.json", "frozen"
 _LINE = re.compile(r", line (\d+)(?:, row \d+)?$")
 
 
@@ -33,12 +37,14 @@ class TextSource:
     Attributes:
         name: for people.
         key: what identifies the text: a hash of the file, or a recipe and its version.
-        documents: yields (document, source, language); the language is "unknown" where nobody said.
+        documents: yields (document, source, language); the language is "unknown" where nobody said. None of a recipe.
+        recipe: of `tl_aniso.text`, which reads and freezes what it says.
     """
 
     name: str
     key: str
-    documents: Callable[[], Iterator[tuple[Document, str, str]]]
+    documents: Callable[[], Iterator[tuple[Document, str, str]]] | None = None
+    recipe: CorpusRecipe | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,27 +80,42 @@ class Corpus:
 
 
 def text_source(text: str) -> TextSource:
-    """A .txt or .jsonl file, or a recipe: ``local``, the documentation that comes with Python and numpy.
+    """A .txt or .jsonl file, or a recipe: its name (``local``, ``paper``) or its YAML file.
 
     A line of .jsonl may name its ``source`` and ``language``.
 
     Raises:
-        ConfigError: neither a file nor a known recipe.
+        ConfigError: neither a file nor a known recipe, or a recipe that cannot be used.
     """
     path = Path(text)
-    if path.is_file():
+    if path.is_file() and path.suffix.lower() not in (".yaml", ".yml"):
         with path.open("rb") as stream:
             key = hashlib.file_digest(stream, "sha256").hexdigest()[:32]
         return TextSource(path.name, key, lambda: _of_file(path))
-    if text in _RECIPES:
-        return _RECIPES[text]()
-    known = tuple(_RECIPES)
-    raise ConfigError(
-        f"text: there is no file {text!r} and no recipe of that name{near(text, known)}; recipes are {', '.join(known)}"
-    )
+    try:
+        recipe = load_recipe(text)
+    except TextError as error:
+        raise ConfigError(f"text: {error}") from error
+    # What lies on this machine comes in its versions, and what was frozen once stays as it is.
+    versions = (np.__version__, sys.version.split()[0]) if any(s.kind == "local" for s in recipe.sources) else ()
+    key = digest_of([recipe.as_dict(), __version__, files_revision_of(recipe), *versions])
+    return TextSource(f"recipe {recipe.name}", f"recipe {key}", recipe=recipe)
 
 
-def freeze(source: TextSource, tokenizer: Any, store: Store, *, seq_len: int, n_documents: int | None) -> Corpus:
+def files_revision_of(recipe: CorpusRecipe) -> dict[str, str]:
+    """Hashes of the files that a recipe reads, by source."""
+    return {s.name: files_revision(s, recipe) for s in recipe.sources if s.kind == "files"}
+
+
+def freeze(
+    source: TextSource,
+    tokenizer: Any,
+    store: Store,
+    *,
+    seq_len: int,
+    n_documents: int | None,
+    n_tokens: int | None = None,
+) -> Corpus:
     """The first documents of a text as ids, read from the store where they are there already.
 
     Each document is cut to its first `seq_len` tokens, so that none outweighs another; those under 8 tokens and those
@@ -104,21 +125,71 @@ def freeze(source: TextSource, tokenizer: Any, store: Store, *, seq_len: int, n_
         TextError: nothing left, or no documents in one of the halves, or text without a tokenizer.
     """
     made_by = tokenizer_id(tokenizer)
-    key = digest_of({"text": source.key, "tokenizer": made_by, "seq_len": seq_len, "n_documents": n_documents})
+    sizes = {"seq_len": seq_len, "n_documents": n_documents, "n_tokens": n_tokens}
+    key = digest_of({"text": source.key, "tokenizer": made_by, **sizes})
     held = store.get("corpus", key, f"the frozen text {source.name}")
     if held is None:
-        held = store.put("corpus", key, lambda place: _write(place, source, tokenizer, made_by, seq_len, n_documents))
-    return _read(held, key)
+        write = _write if source.recipe is None else _write_recipe
+        held = store.put("corpus", key, lambda place: write(place, source, tokenizer, made_by, **sizes))
+    return _read(held, key) if source.recipe is None else _read_recipe(held, key)
+
+
+def _write_recipe(
+    place: Path,
+    source: TextSource,
+    tokenizer: Any,
+    made_by: str,
+    seq_len: int,
+    n_documents: int | None,
+    n_tokens: int | None,
+) -> None:
+    """What `tl_aniso.text.freeze` makes of a recipe, and the tokenizer as studies name it."""
+    frozen = freeze_recipe(
+        source.recipe,
+        tokenizer,
+        place / _FROZEN,
+        n_documents=n_documents,
+        n_tokens=n_tokens,
+        max_document_tokens=seq_len,
+        min_document_tokens=min(MIN_TAIL, seq_len),
+        progress=False,
+    )
+    _check_halves(source, [half_of(digest) for digest in frozen.hashes], {}, seq_len)
+    (place / _INDEX).write_text(json.dumps({"tokenizer": made_by}), encoding="utf-8")
+
+
+def _read_recipe(place: Path, key: str) -> Corpus:
+    frozen = FrozenCorpus.load(place / _FROZEN)
+    dropped: Counter[str] = Counter()
+    for told in frozen.index["account"].values():
+        dropped.update(told["dropped"])
+        dropped["duplicate_document"] += sum(told["duplicates"].values())
+    return Corpus(
+        ids=tuple(ids.numpy() for ids in frozen),
+        sources=frozen.sources,
+        languages=frozen.languages,
+        hash=frozen.hash,
+        tokenizer=json.loads((place / _INDEX).read_text(encoding="utf-8"))["tokenizer"],
+        dropped={reason: count for reason, count in sorted(dropped.items()) if count},
+        key=key,
+    )
 
 
 def _write(
-    place: Path, source: TextSource, tokenizer: Any, made_by: str, seq_len: int, n_documents: int | None
+    place: Path,
+    source: TextSource,
+    tokenizer: Any,
+    made_by: str,
+    seq_len: int,
+    n_documents: int | None,
+    n_tokens: int | None,
 ) -> None:
     from safetensors.torch import save_file
 
     dropped: Counter[str] = Counter()
     kept: dict[str, tuple[np.ndarray, str, str]] = {}
-    for document, where, language in source.documents():
+    total = 0
+    for document, where, language in source.documents() if source.documents else ():
         ids = tokenise([document], tokenizer)[0][:seq_len]
         digest = document_hash(ids)
         if len(ids) < min(MIN_TAIL, seq_len):
@@ -127,15 +198,10 @@ def _write(
             dropped["duplicate_document"] += 1
         else:
             kept[digest] = (ids, where, language)
-        if n_documents is not None and len(kept) == n_documents:
+            total += len(ids)
+        if len(kept) == n_documents or (n_tokens is not None and total >= n_tokens):
             break
-    halves = Counter(half_of(digest) for digest in kept)
-    if len(halves) < 2:
-        counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "nothing dropped"
-        raise TextError(
-            f"the text {source.name} has {len(kept)} documents of {min(MIN_TAIL, seq_len)} tokens or more ({counts}), "
-            "and planes are fitted on one half of them and measured on the other; give about 20 or more"
-        )
+    _check_halves(source, [half_of(digest) for digest in kept], dropped, seq_len)
     arrays = [ids for ids, _, _ in kept.values()]
     index = {
         "text": source.name,
@@ -153,6 +219,15 @@ def _write(
     }
     save_file({"ids": torch.from_numpy(np.concatenate(arrays))}, place / _IDS)
     (place / _INDEX).write_text(json.dumps(index, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def _check_halves(source: TextSource, halves: list[str], dropped: Mapping[str, int], seq_len: int) -> None:
+    if len(set(halves)) < 2:
+        counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "nothing dropped"
+        raise TextError(
+            f"the text {source.name} has {len(halves)} documents of {min(MIN_TAIL, seq_len)} tokens or more ({counts}), "
+            "and planes are fitted on one half of them and measured on the other; give about 20 or more"
+        )
 
 
 def _read(place: Path, key: str) -> Corpus:
@@ -196,24 +271,3 @@ def _labels(path: Path) -> dict[int, tuple[str, str]]:
         if isinstance(entry, dict) and (entry.get("source") or entry.get("language")):
             found[number] = (str(entry.get("source") or path.name), str(entry.get("language") or "unknown"))
     return found
-
-
-def _local() -> TextSource:
-    from tl_aniso import __version__
-
-    def documents() -> Iterator[tuple[Document, str, str]]:
-        texts = sorted(local_corpus(), key=lambda text: hashlib.sha256(text.encode()).digest())
-        for number, text in enumerate(texts):
-            yield Document(None, text, f"local corpus, document {number}"), "python documentation", "en"
-
-    versions = "-".join((__version__, np.__version__, ".".join(map(str, _python()))))
-    return TextSource("documentation of Python and numpy on this machine", f"recipe local {versions}", documents)
-
-
-def _python() -> tuple[int, int, int]:
-    import sys
-
-    return sys.version_info[:3]
-
-
-_RECIPES: dict[str, Callable[[], TextSource]] = {"local": _local}

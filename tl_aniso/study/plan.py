@@ -1,7 +1,7 @@
 """What a study will do, before it does it: every capture with its key, and what it takes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,10 +9,12 @@ from tl_aniso import __version__
 from tl_aniso.capturing.provenance import FORMAT_VERSION
 from tl_aniso.controls.names import CLOSED_FORMS, LABEL_PASSES, LATE_FITTED, PERMUTED_TOKENS, PLANE_CONTROLS, UNTRAINED
 from tl_aniso.errors import ConfigError
+from tl_aniso.models import Downloads
 from tl_aniso.study.checkpoints import Checkpoint, CheckpointSource, DirectoryCheckpoints
 from tl_aniso.study.config import ModelEntry, StudyConfig
 from tl_aniso.study.corpus import Corpus
 from tl_aniso.study.estimate import Estimate, estimate
+from tl_aniso.study.hub_checkpoints import HubCheckpoints, source_of
 from tl_aniso.study.phases import Chosen, choose
 from tl_aniso.study.store import digest_of
 
@@ -33,6 +35,7 @@ class ModelOutline:
         n_published: how many there are to choose from.
         estimate: sizes; None where the config does not tell.
         notes: for the reader of results.
+        listing: where the list of checkpoints comes from, for the plan and the page; it may differ between two runs.
     """
 
     entry: ModelEntry
@@ -41,6 +44,7 @@ class ModelOutline:
     n_published: int
     estimate: Estimate | None
     notes: tuple[str, ...] = ()
+    listing: tuple[str, ...] = ()
 
     @property
     def early(self) -> tuple[Checkpoint, ...]:
@@ -146,6 +150,15 @@ class ModelPlan:
         asked = {"rank": config.rank, "n_controls": config.n_controls, "seed": config.seed}
         return digest_of([measured.key, self.proxies, twin, asked, __version__])
 
+    def differences_key(self, config: StudyConfig) -> str | None:
+        """Key of early less late; None where one of the phases has nothing, or several trainings give the intervals."""
+        phases = {chosen.phase for chosen in self.outline.chosen if chosen.checkpoint.step != 0}
+        several = any(self.name in members and len(members) > 1 for _, members in config.trainings)
+        if not {"early", "late"} <= phases or several:
+            return None
+        names = [chosen.checkpoint.name for chosen in self.outline.chosen]
+        return digest_of(["early less late", names, [self.frame_key(capture, config) for capture in self.measured]])
+
 
 @dataclass(frozen=True, eq=False)
 class StudyPlan:
@@ -170,26 +183,32 @@ class StudyPlan:
         }
 
 
-def find_source(entry: ModelEntry) -> CheckpointSource:
-    """Where a model's checkpoints come from.
+def find_source(entry: ModelEntry, config: StudyConfig, downloads: Downloads) -> CheckpointSource:
+    """Where a model's checkpoints come from: a directory of ``step*/``, else as `HubCheckpoints` lists them.
 
     Raises:
-        ConfigError: no such directory.
+        ConfigError: no such directory or model.
     """
-    if Path(entry.source).is_dir():
+    place = Path(entry.source)
+    if place.is_dir() and not (place / "config.json").is_file():
         return DirectoryCheckpoints(entry.source, tokens_per_step=entry.tokens_per_step)
-    raise ConfigError(
-        f"models: there is no directory {entry.source!r}; give one that holds step*/ directories, or hand the model's "
-        f"checkpoints over: Study(config, out, sources={{{entry.name!r}: ...}})"
+    return source_of(
+        entry.source, downloads=downloads, recorded=config.listings, tokens_per_step=entry.tokens_per_step
     )
 
 
-def outline(config: StudyConfig, sources: Mapping[str, CheckpointSource] | None = None) -> Outline:
+def outline(
+    config: StudyConfig,
+    sources: Mapping[str, CheckpointSource] | None = None,
+    *,
+    ledger: Path | None = None,
+) -> Outline:
     """Find and choose every model's checkpoints.
 
     Args:
         config: of the study.
         sources: model's name -> where its checkpoints come from; by default as `find_source` says.
+        ledger: where downloads are written down, so that a later run goes on with them.
 
     Raises:
         ConfigError: a name that no model has, a model without checkpoints, and all that `choose` raises.
@@ -198,9 +217,13 @@ def outline(config: StudyConfig, sources: Mapping[str, CheckpointSource] | None 
     unknown = sorted(set(given) - {entry.name for entry in config.models})
     if unknown:
         raise ConfigError(f"sources holds {unknown[0]!r}, which is not among the models of the config")
-    models = []
-    for entry in config.models:
-        source = given.get(entry.name) or find_source(entry)
+    downloads = Downloads(keep=config.keep_last, ledger=ledger)
+    found = (given.get(entry.name) or find_source(entry, config, downloads) for entry in config.models)
+    return Outline(config, tuple(_outlined(e, s, config) for e, s in zip(config.models, found, strict=True)))
+
+
+def _outlined(entry: ModelEntry, source: CheckpointSource, config: StudyConfig) -> ModelOutline:
+    while True:
         published, notes = _with_steps(source.checkpoints())
         if not published:
             raise ConfigError(f"models: {entry.name} has no checkpoints")
@@ -211,9 +234,15 @@ def outline(config: StudyConfig, sources: Mapping[str, CheckpointSource] | None 
             unit=config.early_unit,
             model=entry.name,
         )
-        sizes = estimate(source.config(), config)
-        models.append(ModelOutline(entry, source, chosen, len(published), sizes, notes))
-    return Outline(config, tuple(models))
+        if not isinstance(source, HubCheckpoints):
+            break
+        sized = source.sized([one.checkpoint for one in chosen])
+        if sized is not None:  # else one of them has no weights, and the choice is made among the others
+            chosen = tuple(replace(one, checkpoint=other) for one, other in zip(chosen, sized, strict=True))
+            break
+    sizes = estimate(source.config(), config)
+    listing = source.notes if isinstance(source, HubCheckpoints) else ()
+    return ModelOutline(entry, source, chosen, len(published), sizes, notes, listing)
 
 
 def _with_steps(published: Sequence[Checkpoint]) -> tuple[list[Checkpoint], tuple[str, ...]]:
@@ -310,7 +339,9 @@ def _as_json(model: ModelPlan, config: StudyConfig) -> dict[str, Any]:
             for capture in model.captures
         ],
         "proxies": model.proxies,
+        "differences": model.differences_key(config),
         "notes": list(found.notes),
+        "listing": list(found.listing),
         "estimate": None if found.estimate is None else asdict(found.estimate),
     }
 

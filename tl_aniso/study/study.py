@@ -7,11 +7,12 @@ from typing import Any
 import pandas as pd
 
 from tl_aniso.checks import as_path
+from tl_aniso.claims import ClaimsTable
 from tl_aniso.errors import ConfigError, TlAnisoError
 from tl_aniso.study.checkpoints import CheckpointSource
 from tl_aniso.study.config import StudyConfig, read_config
 from tl_aniso.study.executors import Executor, LocalExecutor
-from tl_aniso.study.pages import write_pages
+from tl_aniso.study.pages import judged, write_pages
 from tl_aniso.study.plan import Outline, StudyPlan, outline
 from tl_aniso.study.run import PLAN, RESULTS, freeze_text, run_plan, write_plan
 from tl_aniso.study.store import Store
@@ -21,6 +22,8 @@ __all__ = ["Study"]
 
 # What a study may find in its directory without having been there before.
 _IGNORED = (".DS_Store", "Thumbs.db")
+# What was downloaded, so that a later run goes on with it.
+DOWNLOADS = "downloads.json"
 
 
 class Study:
@@ -81,7 +84,7 @@ class Study:
         Raises:
             ConfigError: models or checkpoints that there are not.
         """
-        return outline(self.config, self._sources)
+        return outline(self.config, self._sources, ledger=self.out / DOWNLOADS)
 
     def plan(self) -> StudyPlan:
         """Freeze the text and write ``plan.json``: every capture with its key.
@@ -125,8 +128,17 @@ class Study:
             raise TlAnisoError(f"{self.out} holds no {RESULTS}; run the study first")
         return read_table(path)
 
+    @property
+    def claims(self) -> ClaimsTable:
+        """Verdicts on the paper's claims, as stated and beyond every control that was measured (``docs/claims.md``).
+
+        Raises:
+            TlAnisoError: there are no results, or several ranks.
+        """
+        return judged(self.out)
+
     def report(self) -> Path:
-        """Write ``report.html``, and a page for each model where there are several; returns its path.
+        """Write ``report.html``, which holds the claims, and a page for each model; returns its path.
 
         Raises:
             TlAnisoError: there are no results.

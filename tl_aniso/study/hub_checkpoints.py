@@ -1,0 +1,184 @@
+"""Checkpoints of a published model: listed by `tl_aniso.models`, pinned to commits, downloaded one by one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tl_aniso.errors import ConfigError, ModelError, TlAnisoError
+from tl_aniso.models import Downloads, ListedCheckpoint, Listing, LoadedModel, discover, find, with_sizes
+from tl_aniso.models.cache import is_cached, snapshot
+from tl_aniso.models.rules import from_naming_rules
+from tl_aniso.models.shapes import config_by_shape
+from tl_aniso.study.checkpoints import Checkpoint, directory_key
+
+__all__ = ["HubCheckpoints", "source_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Loading:
+    """Loads a listed checkpoint; a class, so that it can be sent to another process."""
+
+    listed: ListedCheckpoint
+    downloads: Downloads
+
+    def __call__(self) -> LoadedModel:
+        return self.downloads.load(self.listed)
+
+
+class HubCheckpoints:
+    """The checkpoints of a model of the registry, of any other on the hub, or of a directory that holds one.
+
+    Of a model that was trained in stages, the first stage alone: later ones begin to count anew. Where the hub cannot
+    be asked and the cache holds nothing, checkpoints of the registry's models are listed by their naming rules, which is
+    enough for a plan; loading one is then an error that says so.
+
+    Args:
+        model: name of the registry, hub id, or a directory.
+        downloads: fetches checkpoints and keeps the last ones; by default all of them.
+        recorded: a file of `tl_aniso.models.save_listings` to use instead of asking the hub.
+        tokens_per_step: tokens that a step sees, where neither registry nor names say.
+
+    Raises:
+        ModelError: no such model, or nothing is known of its checkpoints.
+
+    Example:
+        >>> from tl_aniso.models.rules import RECORDED_RULES
+        >>> source = HubCheckpoints("smollm2-1.7b", recorded=RECORDED_RULES)
+        >>> [(c.name, c.step, c.tokens_seen) for c in source.checkpoints()[:1]]
+        [('step-125000', 125000, 262144000000)]
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        downloads: Downloads | None = None,
+        recorded: str | Path | None = None,
+        tokens_per_step: int | None = None,
+    ) -> None:
+        self._downloads = Downloads() if downloads is None else downloads
+        self._tokens_per_step = tokens_per_step
+        self._notes: list[str] = []
+        self._listing = self._listed(model, recorded)
+        self._sized = False
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where the listing comes from, and what of it was left out."""
+        listing = self._listing
+        recorded = f", recorded {listing.listed}" if listing.recorded else ""
+        missing = [f"{one.name} cannot be measured: {one.reason}" for one in listing.missing]
+        return (f"checkpoints: {listing.note}{recorded}", *self._notes, *missing)
+
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """Those of the first stage, and the finished model; the keys of published ones are their commits."""
+        return [self._checkpoint(one) for one in self._first_stage()]
+
+    def sized(self, chosen: Sequence[Checkpoint]) -> Sequence[Checkpoint] | None:
+        """The same checkpoints with the bytes of their downloads; None where one turns out to have no weights.
+
+        Then `checkpoints` no longer has it, and the choice is to be made again. Where nobody can be asked, sizes stay
+        unknown.
+        """
+        try:
+            self._listing = with_sizes(self._listing, [one.name for one in chosen], progress=False)
+        except TlAnisoError as error:
+            if not self._sized:
+                self._notes.append(f"sizes of downloads are not known: {error}")
+            self._sized = True
+            return chosen
+        known = {one.name: self._checkpoint(one) for one in self._listing}
+        if any(one.name not in known for one in chosen):
+            return None
+        return [known[one.name] for one in chosen]
+
+    def tokenizer(self) -> Any:
+        """The first checkpoint's, of its very commit.
+
+        Raises:
+            ModelError: it has none, or it cannot be read.
+        """
+        return self._from_first("the tokenizer", "AutoTokenizer")
+
+    def config(self) -> Any:
+        """The first checkpoint's; by recorded sizes where it is not at hand, and None of a model without such."""
+        listing = self._listing
+        if listing.source != "naming rules" and (listing.source == "hub" or self._place() is not None):
+            try:
+                return self._from_first("the config", "AutoConfig")
+            except ModelError:
+                pass
+        found = config_by_shape(listing.entry)
+        if found is not None:
+            self._notes.append("memory and time are estimated from recorded sizes of the model")
+        return found
+
+    def _listed(self, model: str, recorded: str | Path | None) -> Listing:
+        entry = find(model)
+        try:
+            return discover(entry, recorded=recorded)
+        except ModelError as error:
+            if recorded is not None or not entry.known:
+                raise
+            self._notes.append(f"{error}. Nothing of these can be loaded until it is listed with a connection")
+            return from_naming_rules(entry)
+
+    def _first_stage(self) -> list[ListedCheckpoint]:
+        stages = [one.stage for one in self._listing if one.stage is not None]
+        if not stages:
+            return list(self._listing)
+        kept = [one for one in self._listing if one.stage == min(stages) or one.step is None]
+        left = len(self._listing) - len(kept)
+        note = f"{left} checkpoints of later stages, which count their steps anew, are left out"
+        if left and note not in self._notes:
+            self._notes.append(note)
+        return kept
+
+    def _checkpoint(self, one: ListedCheckpoint) -> Checkpoint:
+        seen = one.tokens_seen
+        if seen is None and one.step is not None and self._tokens_per_step is not None:
+            seen = one.step * self._tokens_per_step
+        if one.local:
+            key = directory_key(Path(one.repo))
+        else:
+            # Names alone have no commit; such a key is never used, since nothing of them can be loaded.
+            key = f"{one.repo}@{one.commit or one.name}"
+        there = one.local or one.cached
+        return Checkpoint(
+            one.name, one.step, seen, key, _Loading(one, self._downloads), None, 0 if there else one.n_bytes
+        )
+
+    def _place(self) -> Path | None:
+        """The first checkpoint's directory on this machine."""
+        first = self._first_stage()[0]
+        if first.local:
+            return Path(first.repo)
+        if first.commit is None or not is_cached(first.repo, first.commit, first.files):
+            return None
+        return snapshot(first.repo, first.commit)
+
+    def _from_first(self, what: str, auto: str) -> Any:
+        import transformers
+
+        first, place = self._first_stage()[0], self._place()
+        where = {"revision": first.pinned()} if place is None else {}
+        try:
+            return getattr(transformers, auto).from_pretrained(str(place or first.repo), **where)
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(
+                f"cannot load {what} of {first.repo} {first.name}: {' '.join(str(error).split())[:300]}"
+            ) from error
+
+
+def source_of(model: str, *, downloads: Downloads, recorded: str | None, tokens_per_step: int | None) -> HubCheckpoints:
+    """As `HubCheckpoints`, with errors that belong to a config.
+
+    Raises:
+        ConfigError: no such model, or nothing is known of its checkpoints.
+    """
+    try:
+        return HubCheckpoints(model, downloads=downloads, recorded=recorded, tokens_per_step=tokens_per_step)
+    except ModelError as error:
+        raise ConfigError(f"models: {error}") from error
+
