@@ -56,6 +56,12 @@ class ModelOutline:
         """What late-fitted planes are fitted on."""
         return tuple(chosen.checkpoint for chosen in self.chosen if chosen.phase == "late")
 
+    def downloads(self) -> int | None:
+        """Bytes to fetch for what is chosen, once; None where some are not known."""
+        sizes = [chosen.checkpoint.download for chosen in self.chosen]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
+
 
 @dataclass(frozen=True, eq=False)
 class Outline:
