@@ -43,7 +43,7 @@ FAMILIES: Mapping[str, Family] = {
     "eurobert": Family("EuroBERT", {"210m": "eurobert-210m", "610m": "eurobert-610m"}, _EARLY_AND_LATE),
     "camembert": Family("ModernCamemBERT", {"base": "moderncamembert-base"}, _EARLY_AND_LATE),
 }
-SMOKE_SITES = ["blocks.*.attn.W_V", "blocks.*.mlp.W_out", "blocks.*.hook_resid_pre"]
+SMOKE_SITES = ["blocks.*.attn.W_V", "blocks.*.hook_resid_pre"]
 # What claims need beyond controls: docs/claims.md.
 CONTROLS = ["input_energy", "sign_flip", "shuffled_g", "covariance_drawn", "next_k"]
 

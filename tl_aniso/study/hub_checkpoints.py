@@ -121,7 +121,9 @@ class HubCheckpoints:
         except ModelError as error:
             if recorded is not None or not entry.known:
                 raise
-            self._notes.append(f"{error}. Nothing of these can be loaded until it is listed with a connection")
+            # The same words for every model, so that a plan of ten says it once; `error` names one model's repository.
+            why = "offline" if "offline" in str(error) else "the hub cannot be reached"
+            self._notes.append(f"{why}, and the cache holds none of these: nothing can be loaded until they are listed")
             return from_naming_rules(entry)
 
     def _first_stage(self) -> list[ListedCheckpoint]:

@@ -44,7 +44,7 @@ class _Row:
     beyond: str
     beyond_reason: str
     effect: str
-    share: str
+    small: str
     tests: tuple[_Test, ...]
 
 
@@ -128,9 +128,22 @@ def _row(key: tuple[Any, ...], pair: pd.DataFrame, tests: pd.DataFrame | None) -
         beyond=str(beyond["verdict"]),
         beyond_reason=str(beyond["reason"]),
         effect=_with_ends(stated),
-        share="" if pd.isna(stated["share"]) else f"E {_number(stated['share'])}",
+        small=_small(stated),
         tests=() if tests is None else tuple(_test(row) for _, row in tests.iterrows()),
     )
+
+
+# Of these the share beside an energy is a difference of E; of the others it is E itself.
+_DIFFERENCES = ("falls", "tokens", "progress")
+_SCALES = {"ratio": "ratio", "difference": "difference of IsoScore*", "correlation": "correlation with layer"}
+
+
+def _small(row: Any) -> str:
+    """What the effect is, and the E behind it."""
+    parts = [_SCALES.get(str(row["scale"]), str(row["scale"] or ""))]
+    if not pd.isna(row["share"]):
+        parts.append(f"{'difference of E' if row['part'] in _DIFFERENCES else 'E'} {_number(row['share'])}")
+    return "; ".join(part for part in parts if part and part != "nan")
 
 
 def _test(row: Any) -> _Test:
