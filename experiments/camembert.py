@@ -1,4 +1,4 @@
-"""ModernCamemBERT over its training: ``python experiments/camembert.py --smoke``, or without --smoke the published checkpoints."""
+"""ModernCamemBERT over its training: ``python experiments/camembert.py``, or with --smoke tiny models, offline."""
 
 import sys
 

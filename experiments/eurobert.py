@@ -1,4 +1,4 @@
-"""EuroBERT over its training: ``python experiments/eurobert.py --smoke``, or without --smoke the published checkpoints."""
+"""EuroBERT over its training: ``python experiments/eurobert.py``, or with --smoke tiny models, offline."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Gaperon over its training: ``python experiments/gaperon.py --smoke``, or without --smoke the published checkpoints."""
+"""Gaperon over its training: ``python experiments/gaperon.py``, or with --smoke tiny models, offline."""
 
 import sys
 

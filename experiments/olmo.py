@@ -1,4 +1,4 @@
-"""OLMo over its training: ``python experiments/olmo.py --smoke``, or without --smoke the published checkpoints."""
+"""OLMo over its training: ``python experiments/olmo.py``, or with --smoke tiny models, offline."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Pythia over its training: ``python experiments/pythia.py --smoke``, or without --smoke the published checkpoints."""
+"""Pythia over its training: ``python experiments/pythia.py``, or with --smoke tiny models, offline."""
 
 import sys
 

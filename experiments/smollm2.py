@@ -1,4 +1,4 @@
-"""SmolLM2 over its training: ``python experiments/smollm2.py --smoke``, or without --smoke the published checkpoints."""
+"""SmolLM2 over its training: ``python experiments/smollm2.py``, or with --smoke tiny models, offline."""
 
 import sys
 

@@ -152,4 +152,3 @@ def test_the_table_of_the_paper_by_hand():
     assert table.loc["early", "R"] == pytest.approx(4.0)
     assert table.loc["early", "excess over input_energy"] == pytest.approx(0.5)
     assert table.loc["late", "R"] == pytest.approx(1.5)
-

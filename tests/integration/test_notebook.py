@@ -19,7 +19,9 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path, monkeypatch):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(notebook)
     assert not any(cell.get("outputs") for cell in notebook.cells)
-    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(
+        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
     outputs = [out for cell in notebook.cells for out in cell.get("outputs", ())]
     assert not [out for out in outputs if out["output_type"] == "error"]
     shown = "".join(str(out.get("data", {}).get("text/html", out.get("text", ""))) for out in outputs)

@@ -154,7 +154,9 @@ def test_a_recipe_of_texts_is_frozen_in_equal_shares(tmp_path):
     assert found.hash == expected.hash
     assert [ids.tolist() for ids in found.ids] == [ids.tolist() for ids in expected]
     assert set(zip(found.sources, found.languages, strict=True)) == {("long", "en"), ("short", "fr")}
-    tokens = {s: sum(len(i) for i, at in zip(found.ids, found.sources, strict=True) if at == s) for s in ("long", "short")}
+    tokens = {
+        s: sum(len(i) for i, at in zip(found.ids, found.sources, strict=True) if at == s) for s in ("long", "short")
+    }
     assert all(750 <= n < 774 for n in tokens.values())
     assert max(map(len, found.ids)) <= 24
     again = freeze(source, tokenizer, store, seq_len=24, n_documents=None, n_tokens=1500)

@@ -1,4 +1,4 @@
-"""The paper's experiments, which the scripts of ``experiments/`` call: one family at a time, all ten, or trained here."""
+"""The paper's experiments, behind the scripts of ``experiments/``: one family, all ten, or a pair trained here."""
 
 from tl_aniso.experiments.families import FAMILIES, Family, family_config, run_family
 from tl_aniso.experiments.local import local_config, run_local, train_pair

@@ -34,9 +34,7 @@ class Family:
 _EARLY_AND_LATE = {"early": 6, "late": 4}
 
 FAMILIES: Mapping[str, Family] = {
-    "pythia": Family(
-        "Pythia", {"160m": "pythia-160m", "410m": "pythia-410m", "1b": "pythia-1b"}, _EARLY_AND_LATE
-    ),
+    "pythia": Family("Pythia", {"160m": "pythia-160m", "410m": "pythia-410m", "1b": "pythia-1b"}, _EARLY_AND_LATE),
     "olmo": Family("OLMo", {"1b": "olmo-1b"}, _EARLY_AND_LATE),
     "smollm2": Family("SmolLM2", {"360m": "smollm2-360m", "1.7b": "smollm2-1.7b"}, _EARLY_AND_LATE),
     "gaperon": Family("Gaperon", {"1.5b": "gaperon-1.5b"}, _EARLY_AND_LATE),
@@ -137,8 +135,8 @@ def add_options(parser: argparse.ArgumentParser, out: str) -> None:
         "--checkpoints", help="all; steps such as 0,512,1000; early=4,late=4; log_spaced=8 (early=6,late=4)"
     )
     parser.add_argument("--device", help="where models are moved, e.g. cuda; the processor by default")
-    parser.add_argument("--smoke", action="store_true", help="tiny models of the same architecture, offline, in seconds")
-    parser.add_argument("--text", default="paper", help="recipe or file of the text (paper: the merged corpus, streamed)")
+    parser.add_argument("--smoke", action="store_true", help="tiny models of the same architecture, offline")
+    parser.add_argument("--text", default="paper", help="recipe or file of the text (paper: the merged corpus)")
     parser.add_argument("--out", type=Path, default=Path(out), help=f"directory of the study ({out})")
 
 

@@ -77,7 +77,9 @@ def train_pair(
     return found
 
 
-def local_config(models: dict[str, Path], text: Path, recipe: PairRecipe, *, device: str | None = None) -> dict[str, Any]:
+def local_config(
+    models: dict[str, Path], text: Path, recipe: PairRecipe, *, device: str | None = None
+) -> dict[str, Any]:
     """The study of these trainings: seeds of one kind are trainings of one model."""
     per_step = recipe.batch_size * recipe.context
     kinds = {kind: [name for name in models if name.rpartition("-")[0] == kind] for kind in KINDS}
@@ -132,4 +134,3 @@ def run_local(
         study.run()
         study.report()
     return study
-

@@ -23,7 +23,7 @@ _CONTROLS = ("input_energy", "shuffled_labels")
 def paper_table(frame: pd.DataFrame) -> pd.DataFrame:
     """One row a model and phase: weight gradients of its blocks.
 
-    E is a mean over sites and checkpoints, R and excess are geometric means, delta IsoScore* a mean; step 0 is left out.
+    E and delta IsoScore* are means over sites and checkpoints, R and excess geometric means; step 0 is left out.
     R of models of different widths cannot be compared; E at equal k/d and excess can.
     """
     rows = points(frame)

@@ -76,9 +76,7 @@ def smoke_hub(models: Sequence[str]) -> Iterator[tuple[Path, list[str]]]:
     with TemporaryDirectory(prefix="tl-aniso-smoke-") as place:
         logging.disable_progress_bar()  # for each of many tiny files
         cache, text = Path(place) / "hub", Path(place) / "text.jsonl"
-        rows = [
-            {"text": one, "source": "smoke", "language": "en" if i % 2 else "fr"} for i, one in enumerate(_texts())
-        ]
+        rows = [{"text": one, "source": "smoke", "language": "en" if i % 2 else "fr"} for i, one in enumerate(_texts())]
         text.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
         tokenizer = train_tokenizer(_texts(), VOCABULARY, mask=True)
         repos = []

@@ -36,9 +36,8 @@ _SHAPES: Mapping[str, Mapping[str, Any]] = {
     "smollm2-1.7b": _shape("llama", 24, 2048, 8192, 32, 49_152, tie_word_embeddings=True),
     "gaperon-1.5b": _shape("llama", 16, 2048, 8192, 32, 128_256, num_key_value_heads=8),
     "eurobert-210m": _shape("eurobert", 12, 768, 3072, 12, 128_256, tie_word_embeddings=False),
-    "eurobert-610m": _shape(
-        "eurobert", 26, 1152, 4096, 18, 128_256, num_key_value_heads=6, tie_word_embeddings=False
-    ),
+    "eurobert-610m": _shape("eurobert", 26, 1152, 4096, 18, 128_256, num_key_value_heads=6, tie_word_embeddings=False),
+    # Special tokens inside this vocabulary: those of ModernBERT's own lie beyond it.
     "moderncamembert-base": _shape(
         "modernbert",
         22,
@@ -47,7 +46,7 @@ _SHAPES: Mapping[str, Mapping[str, Any]] = {
         12,
         32_768,
         tie_word_embeddings=True,
-        **{f"{kind}_token_id": 0 for kind in ("pad", "bos", "eos", "cls", "sep")},  # not those of the vocabulary of 50,368
+        **{f"{kind}_token_id": 0 for kind in ("pad", "bos", "eos", "cls", "sep")},
     ),
 }
 

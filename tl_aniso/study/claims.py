@@ -11,7 +11,7 @@ from tl_aniso.controls.names import LATE_FITTED
 __all__ = ["citation", "claims_of", "late_fitted_table", "points"]
 
 TRAINING = "training"
-# Digest of data/claims.yaml -> the commit that wrote it, before any study ran. An installed wheel has no history to ask.
+# Digest of data/claims.yaml -> the commit that wrote it, before any study ran: a wheel has no history to ask.
 _COMMITS = {
     "f7949d853676e91b5aeab4b9f2fd6f4b59b1fe986f34b48f981d20921ddc0de3": "2e32b4902aaf85fb44ab20b7af4ce81c10d412a8",
 }
@@ -64,7 +64,9 @@ def citation(rules: Rules | None = None) -> str:
     """
     rules = load_rules() if rules is None else rules
     commit = _COMMITS.get(rules.digest)
-    written = f"commit {commit[:12]}, written before the first study ran" if commit else "of no commit that is known here"
+    written = (
+        f"commit {commit[:12]}, written before the first study ran" if commit else "of no commit that is known here"
+    )
     return f"{rules.source}, {written}, SHA-256 {rules.digest}"
 
 

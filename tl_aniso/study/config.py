@@ -191,7 +191,9 @@ def _checked(given: Mapping[Any, Any], where: str, base: Path | None) -> StudyCo
 def _trainings(value: Any, models: Sequence[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Groups of models, each of which is in one group at most."""
     if not isinstance(value, Mapping):
-        raise TlAnisoError(f"must name models by what they are trainings of, such as {{small: [small-0]}}, got {value!r}")
+        raise TlAnisoError(
+            f"must name models by what they are trainings of, such as {{small: [small-0]}}, got {value!r}"
+        )
     found: dict[str, tuple[str, ...]] = {}
     for name, several in value.items():
         members = tuple(str(member) for member in as_list(several) or [])

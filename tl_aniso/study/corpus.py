@@ -125,7 +125,7 @@ def freeze(
         TextError: nothing left, or no documents in one of the halves, or text without a tokenizer.
     """
     made_by = tokenizer_id(tokenizer)
-    sizes = {"seq_len": seq_len, "n_documents": n_documents, "n_tokens": n_tokens}
+    sizes: dict[str, Any] = {"seq_len": seq_len, "n_documents": n_documents, "n_tokens": n_tokens}
     key = digest_of({"text": source.key, "tokenizer": made_by, **sizes})
     held = store.get("corpus", key, f"the frozen text {source.name}")
     if held is None:
@@ -225,8 +225,8 @@ def _check_halves(source: TextSource, halves: list[str], dropped: Mapping[str, i
     if len(set(halves)) < 2:
         counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "nothing dropped"
         raise TextError(
-            f"the text {source.name} has {len(halves)} documents of {min(MIN_TAIL, seq_len)} tokens or more ({counts}), "
-            "and planes are fitted on one half of them and measured on the other; give about 20 or more"
+            f"the text {source.name} has {len(halves)} documents of {min(MIN_TAIL, seq_len)} tokens or more "
+            f"({counts}), and planes are fitted on one half of them and measured on the other; give about 20 or more"
         )
 
 

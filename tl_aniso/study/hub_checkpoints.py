@@ -30,8 +30,8 @@ class HubCheckpoints:
     """The checkpoints of a model of the registry, of any other on the hub, or of a directory that holds one.
 
     Of a model that was trained in stages, the first stage alone: later ones begin to count anew. Where the hub cannot
-    be asked and the cache holds nothing, checkpoints of the registry's models are listed by their naming rules, which is
-    enough for a plan; loading one is then an error that says so.
+    be asked and the cache holds nothing, checkpoints of the registry's models are listed by their naming rules, which
+    is enough for a plan; loading one is then an error that says so.
 
     Args:
         model: name of the registry, hub id, or a directory.
@@ -183,4 +183,3 @@ def source_of(model: str, *, downloads: Downloads, recorded: str | None, tokens_
         return HubCheckpoints(model, downloads=downloads, recorded=recorded, tokens_per_step=tokens_per_step)
     except ModelError as error:
         raise ConfigError(f"models: {error}") from error
-

@@ -198,9 +198,7 @@ def find_source(entry: ModelEntry, config: StudyConfig, downloads: Downloads) ->
     place = Path(entry.source)
     if place.is_dir() and not (place / "config.json").is_file():
         return DirectoryCheckpoints(entry.source, tokens_per_step=entry.tokens_per_step)
-    return source_of(
-        entry.source, downloads=downloads, recorded=config.listings, tokens_per_step=entry.tokens_per_step
-    )
+    return source_of(entry.source, downloads=downloads, recorded=config.listings, tokens_per_step=entry.tokens_per_step)
 
 
 def outline(

@@ -100,7 +100,7 @@ def claims_page(
 
 def _claims(table: ClaimsTable) -> list[_Claim]:
     frame, controls = table.frame, table.controls
-    tests = {key: rows for key, rows in controls.groupby(_KEYS, sort=False, dropna=False)}
+    tests = dict(iter(controls.groupby(_KEYS, sort=False, dropna=False)))
     found = []
     for name, statement in table.statements.items():
         rows = []
