@@ -1,4 +1,4 @@
-"""The command line: ``tl-aniso demo``, ``measure``, ``doctor``, ``study``, ``plan`` and ``report``.
+"""The command line: ``tl-aniso demo``, ``measure``, ``doctor``, ``models``, ``study``, ``plan`` and ``report``.
 
 Exit codes: 0 done, 1 a run failed or a check did, 2 an argument that cannot be used.
 """
@@ -60,6 +60,11 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--out", type=Path, default=Path("doctor-out"), help="directory of the page (doctor-out)")
     doctor.add_argument("--revision", help="branch, tag or commit on the hub")
 
+    models = commands.add_parser("models", help="the models known by name, and the published checkpoints of one")
+    models.add_argument("name", nargs="?", metavar="NAME", help="of the registry; or any hub id or directory")
+    models.add_argument("--refresh", action="store_true", help="ask the hub again, also where it was asked before")
+    models.add_argument("--recorded", type=Path, metavar="FILE", help="a recorded listing to show instead")
+
     study = commands.add_parser("study", help="measure many checkpoints of one or several models (again: goes on)")
     study.add_argument("config", type=Path, metavar="CONFIG.yaml", help="what to measure (docs/study.md)")
     study.add_argument("--out", type=Path, default=Path("study-out"), help="directory of the study (study-out)")
@@ -91,6 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from tl_aniso.commands.doctor import doctor_command
 
             code = doctor_command(options)
+        elif options.command == "models":
+            from tl_aniso.commands.models import models_command
+
+            models_command(options)
         elif options.command in ("study", "plan", "report"):
             from tl_aniso.commands import study as study_commands
 
