@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tl_aniso.isotropy import isoscore, isoscore_star, participation_ratio
     from tl_aniso.moments import Moments
     from tl_aniso.questions import ablation_isotropy, tangent_energy
+    from tl_aniso.study import Study
     from tl_aniso.subspace import TangentProxies, TangentProxy, fit_tangent_proxies, normal_controls
 
 __version__ = "0.1.0"
@@ -22,6 +23,7 @@ __all__ = [
     "Capture",
     "MaskedLM",
     "Moments",
+    "Study",
     "TangentProxies",
     "TangentProxy",
     "TlAnisoError",
@@ -42,6 +44,7 @@ _HOMES = {
     "capture": "tl_aniso.capturing.run",
     "MaskedLM": "tl_aniso.capturing.masked_lm",
     "Moments": "tl_aniso.moments",
+    "Study": "tl_aniso.study.study",
     "TangentProxies": "tl_aniso.subspace",
     "TangentProxy": "tl_aniso.subspace",
     "TlAnisoError": "tl_aniso.errors",

@@ -1,4 +1,4 @@
-"""The command line: ``tl-aniso demo``, ``tl-aniso measure``, ``tl-aniso doctor`` and ``tl-aniso models``.
+"""The command line: ``tl-aniso demo``, ``measure``, ``doctor``, ``models``, ``study``, ``plan`` and ``report``.
 
 Exit codes: 0 done, 1 a run failed or a check did, 2 an argument that cannot be used.
 """
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tl_aniso.errors import TlAnisoError
+from tl_aniso.errors import ConfigError, TlAnisoError
 
 __all__ = ["build_parser", "main"]
 
@@ -64,6 +64,19 @@ def build_parser() -> argparse.ArgumentParser:
     models.add_argument("name", nargs="?", metavar="NAME", help="of the registry; or any hub id or directory")
     models.add_argument("--refresh", action="store_true", help="ask the hub again, also where it was asked before")
     models.add_argument("--recorded", type=Path, metavar="FILE", help="a recorded listing to show instead")
+
+    study = commands.add_parser("study", help="measure many checkpoints of one or several models (again: goes on)")
+    study.add_argument("config", type=Path, metavar="CONFIG.yaml", help="what to measure (docs/study.md)")
+    study.add_argument("--out", type=Path, default=Path("study-out"), help="directory of the study (study-out)")
+    study.add_argument("--executor", choices=("local",), default="local", help="where captures are made (local)")
+    study.add_argument("--device", help="where models are moved, e.g. cuda; overrides the config")
+
+    plan = commands.add_parser("plan", help="checkpoints, downloads, memory and time of a study, before it runs")
+    plan.add_argument("config", type=Path, metavar="CONFIG.yaml", help="what to measure (docs/study.md)")
+    plan.add_argument("--out", type=Path, help="also freeze the text and write plan.json in this directory")
+
+    report = commands.add_parser("report", help="write the pages of a study that was run")
+    report.add_argument("directory", type=Path, metavar="DIR", help="directory of the study")
     return parser
 
 
@@ -87,6 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from tl_aniso.commands.models import models_command
 
             models_command(options)
+        elif options.command in ("study", "plan", "report"):
+            from tl_aniso.commands import study as study_commands
+
+            getattr(study_commands, f"{options.command}_command")(options)
         else:
             from tl_aniso.commands.measure import measure_command
 
@@ -96,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from tl_aniso.commands.usage import UsageError
 
         print(f"tl-aniso: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 1
+        return 2 if isinstance(error, UsageError | ConfigError) else 1
     except BrokenPipeError:
         # A reader such as `head` has seen enough. What is left in the buffer must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

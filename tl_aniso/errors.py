@@ -5,6 +5,7 @@ the remedy.
 """
 
 __all__ = [
+    "ConfigError",
     "MergeError",
     "ModelError",
     "SiteError",
@@ -47,6 +48,10 @@ class ModelError(TlAnisoError):
 
 class MergeError(TlAnisoError):
     """Two captures that are not parts of one run, or that hold the same document."""
+
+
+class ConfigError(TlAnisoError):
+    """A file that describes a study and cannot be used as it stands; the message has the place in the file."""
 
 
 class TlAnisoWarning(UserWarning):

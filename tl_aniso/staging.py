@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["staging"]
+__all__ = ["remove_all_abandoned", "staging"]
 
 _LOCK_SUFFIX = ".writing"
 # A lock file younger than this may be about to be locked by its writer.
@@ -36,7 +36,7 @@ def staging(target: Path) -> Iterator[Path]:
         ['results']
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(target)
+    _remove_abandoned(target.parent, f".{target.name}.", time.time() - _SETTLED_SECONDS)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=_LOCK_SUFFIX, dir=target.parent)
     lock, directory = Path(name), Path(name.removesuffix(_LOCK_SUFFIX))
     try:
@@ -49,9 +49,16 @@ def staging(target: Path) -> Iterator[Path]:
         lock.unlink(missing_ok=True)
 
 
-def _remove_abandoned(target: Path) -> None:
-    prefix, latest = f".{target.name}.", time.time() - _SETTLED_SECONDS
-    for lock in target.parent.iterdir():
+def remove_all_abandoned(parent: Path) -> None:
+    """Remove what killed writers of any target left in a directory, however lately.
+
+    For a caller that knows that nobody is about to write there, such as the holder of a lock of its own.
+    """
+    _remove_abandoned(parent, ".", time.time() + _SETTLED_SECONDS)
+
+
+def _remove_abandoned(parent: Path, prefix: str, latest: float) -> None:
+    for lock in parent.iterdir():
         if not (lock.name.startswith(prefix) and lock.name.endswith(_LOCK_SUFFIX)):
             continue
         with suppress(OSError):  # of another user, or gone already

@@ -7,7 +7,9 @@ __all__ = [
     "CLOSED_FORMS",
     "CONTROLS",
     "COVARIANCE_DRAWN",
+    "GIVEN_PLANES",
     "LABEL_PASSES",
+    "LATE_FITTED",
     "NEXT_K",
     "OTHER_LAYER",
     "PERMUTED_TOKENS",
@@ -22,6 +24,7 @@ OTHER_LAYER = "other_layer"
 UNTRAINED = "untrained"
 COVARIANCE_DRAWN = "covariance_drawn"
 NEXT_K = "next_k"
+LATE_FITTED = "late_fitted"
 
 # A second moment of their own, of weight gradients only.
 CLOSED_FORMS = CONTROL_NAMES
@@ -29,6 +32,9 @@ CLOSED_FORMS = CONTROL_NAMES
 LABEL_PASSES = ("shuffled_labels",)
 # The same gradient, in another plane.
 PLANE_CONTROLS = (PERMUTED_TOKENS, OTHER_LAYER, COVARIANCE_DRAWN, NEXT_K)
+
+# The same gradient, in planes that come from elsewhere and are handed over: of late checkpoints, in a study.
+GIVEN_PLANES = (LATE_FITTED,)
 
 # In the order in which tables show them.
 CONTROLS = (*CLOSED_FORMS, *LABEL_PASSES, PERMUTED_TOKENS, OTHER_LAYER, UNTRAINED, COVARIANCE_DRAWN, NEXT_K)

@@ -7,7 +7,15 @@ from typing import Any
 from tl_aniso.ablation import check_settings
 from tl_aniso.capturing.store import Capture
 from tl_aniso.checks import MOST_SEED, as_integer, as_list, as_names
-from tl_aniso.controls.names import ALL, CLOSED_FORMS, LABEL_PASSES, PERMUTED_TOKENS, PLANE_CONTROLS
+from tl_aniso.controls.names import (
+    ALL,
+    CLOSED_FORMS,
+    CONTROLS,
+    GIVEN_PLANES,
+    LABEL_PASSES,
+    PERMUTED_TOKENS,
+    PLANE_CONTROLS,
+)
 from tl_aniso.controls.planes import ControlPlanes
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.evidence import EnergyShares
@@ -94,6 +102,9 @@ def tangent_energy(
     unknown = sorted(set(names) - set(ENERGY_CONTROLS))
     if unknown:
         raise TlAnisoError(f"controls holds {', '.join(unknown)}; known are {', '.join(ENERGY_CONTROLS)}")
+    lacking = [name for name in names if name in GIVEN_PLANES and name not in (planes or ())]
+    if lacking and not isinstance(model_or_capture, Capture):
+        raise TlAnisoError(f"the planes of {', '.join(lacking)} are fitted elsewhere; hand them over with planes=...")
     ranks = _ranks(rank)
     found = measured(
         model_or_capture,
@@ -269,7 +280,7 @@ def control_names(source: Any, controls: Any) -> tuple[tuple[str, ...], bool]:
     """The controls asked for, and whether each of them must be had."""
     if controls is not None:
         names = as_names("controls", controls)
-        return (ENERGY_CONTROLS, False) if ALL in names else (names, True)
+        return (CONTROLS, False) if ALL in names else (names, True)
     return (_held(source) if isinstance(source, Capture) else CLOSED_FORMS), True
 
 

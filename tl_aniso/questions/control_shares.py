@@ -9,6 +9,7 @@ from tl_aniso.capturing.sums import Kind
 from tl_aniso.controls.names import (
     CLOSED_FORMS,
     COVARIANCE_DRAWN,
+    GIVEN_PLANES,
     LABEL_PASSES,
     OTHER_LAYER,
     PLANE_CONTROLS,
@@ -49,7 +50,7 @@ def control_shares(
         TlAnisoError: the capture does not hold what the control needs.
     """
     capture = found.capture
-    if control in PLANE_CONTROLS:
+    if control in (*PLANE_CONTROLS, *GIVEN_PLANES):
         return _in_planes(found, kind, site, proxy, rank, control)
     if control == UNTRAINED:
         table = capture.energies(kind, site, variant=UNTRAINED)

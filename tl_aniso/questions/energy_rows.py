@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from tl_aniso.capturing.sums import Kind
-from tl_aniso.controls.names import CONTROLS, NEXT_K
+from tl_aniso.controls.names import CONTROLS, GIVEN_PLANES, NEXT_K
 from tl_aniso.energy import energy_null, excess, odds, p_value_of_share, r_energy
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.questions.control_shares import ControlShares, control_shares, controls_for, variance_shares
@@ -17,7 +17,7 @@ from tl_aniso.subspace import TangentProxy
 
 __all__ = ["ENERGY_CONTROLS", "KINDS", "energy_rows", "ranks_of"]
 
-ENERGY_CONTROLS = CONTROLS
+ENERGY_CONTROLS = (*CONTROLS, *GIVEN_PLANES)
 
 KINDS: dict[str, Kind] = {"weight": "weight_gradient", "activation": "activation_gradient"}
 

@@ -45,6 +45,7 @@ _NAMES = {
     "untrained": "untrained model",
     "covariance_drawn": "covariance draws",
     "next_k": "next k directions",
+    "late_fitted": "late-fitted planes",
 }
 
 

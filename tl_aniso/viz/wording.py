@@ -16,6 +16,7 @@ _CONTROLS = {
     "other_layer": "the plane of the same kind of site half the depth away: does it take this very layer?",
     "untrained": "the same model with new random weights and planes of its own: does it take training?",
     "covariance_drawn": "planes spanned by random draws from the activations' covariance: any plane where the data lie",
+    "late_fitted": "the planes of the late checkpoints, fitted on the same documents: is it the early ones that count?",
     "next_k": "the principal components that follow the plane's own: does it take the leading ones?",
 }
 

@@ -1,0 +1,124 @@
+"""``tl-aniso study``, ``plan`` and ``report``: many checkpoints, measured in planes that were frozen early."""
+
+import argparse
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pandas as pd
+
+from tl_aniso.commands.output import print_table, print_text, short_names
+from tl_aniso.errors import TlAnisoWarning
+from tl_aniso.progress import say
+from tl_aniso.questions.by_step import energy_by_step
+from tl_aniso.study import Study
+from tl_aniso.study.config import read_config
+from tl_aniso.study.estimate import flops_per_second
+from tl_aniso.study.plan import ModelOutline, Outline, outline
+from tl_aniso.study.run import PLAN, RESULTS
+
+__all__ = ["plan_command", "report_command", "study_command"]
+
+
+def study_command(options: argparse.Namespace) -> None:
+    """Run what is left of a study, print R by step of each model, write the pages."""
+    began = time.monotonic()
+    study = Study(read_config(options.config).with_device(options.device), options.out)
+    with _plain_warnings():
+        frame = study.run()
+        page = study.report()
+    for model in dict.fromkeys(frame["model"]):
+        rows = frame[frame["model"] == model]
+        if ((rows["gradient"] == "weight") & (rows["measure"] == "r_energy")).any():
+            table = energy_by_step(rows, gradient="weight", group=_group(rows))
+            print_table(short_names(table, "R"), f"{model}: R by step, weight gradients of the {_group(rows)}")
+    print(f"\n{study.out / RESULTS}: {len(frame)} rows; {page} ({time.monotonic() - began:.0f} s)")
+
+
+def plan_command(options: argparse.Namespace) -> None:
+    """Print checkpoints, downloads, memory and time of each model; with --out, write plan.json."""
+    config = read_config(options.config)
+    found = outline(config)
+    n_tokens = (config.n_documents or 0) * config.seq_len
+    rate = flops_per_second() if n_tokens else 0.0
+    print_table(pd.DataFrame([_row(found, model, n_tokens, rate) for model in found.models]), f"{options.config}")
+    notes = [f"* early: the first {config.early_fraction:.0%} of the {config.early_unit}, of all that were published"]
+    if n_tokens:
+        notes.append(
+            f"* time: rough, for {n_tokens:,} tokens on this processor at {rate / 1e9:.0f} GFLOP/s; questions asked "
+            "of the captures come on top"
+        )
+    else:
+        notes.append("* time: give n_documents for an estimate")
+    print_text("\n".join(notes))
+    if options.out is not None:
+        plan = Study(config, options.out).plan()
+        print(f"\n{options.out / PLAN}: {len(plan.captures())} captures with their keys")
+
+
+def report_command(options: argparse.Namespace) -> None:
+    """Write the pages of a study that was run."""
+    from tl_aniso.study.pages import write_pages
+
+    print(write_pages(options.directory))
+
+
+def _row(found: Outline, model: ModelOutline, n_tokens: int, rate: float) -> dict[str, object]:
+    size = model.estimate
+    downloads = [chosen.checkpoint.download for chosen in model.chosen]
+    known = [n for n in downloads if n is not None]
+    seconds = found.seconds(model, n_tokens, rate) if n_tokens else None
+    return {
+        "model": model.entry.name,
+        "published": model.n_published,
+        "early": len(model.early),
+        "late": len(model.late),
+        "captures": found.n_captures(model),
+        "parameters": "unknown" if size is None else f"{size.n_parameters / 1e6:.3g} M",
+        "download": _size(sum(known) if len(known) == len(downloads) else None),
+        "memory": _size(found.memory(model)),
+        "disk": _size(found.disk(model)),
+        "time": "unknown" if seconds is None else _duration(seconds),
+    }
+
+
+def _size(n_bytes: int | None) -> str:
+    return "unknown" if n_bytes is None else f"{n_bytes / 1e9:.3g} GB"
+
+
+def _duration(seconds: float) -> str:
+    """A rough time.
+
+    Example:
+        >>> _duration(9.2), _duration(600), _duration(40_000)
+        ('9 s', '10 min', '11 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _group(rows: pd.DataFrame) -> str:
+    """The first group of weights that was measured, readers where there are any."""
+    from tl_aniso.results import group_of
+
+    found = {group_of(site) for site in rows.loc[rows["gradient"] == "weight", "site"].unique()}
+    return next(name for name in ("readers", "writers", "unembedding", "embedding", *sorted(found)) if name in found)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """What a study warns about is for its user: one line each, without the line of code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", TlAnisoWarning)
+        before = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *more: object, **named: object) -> None:
+            if issubclass(category, TlAnisoWarning):
+                say(f"tl-aniso: {message}")
+            else:
+                before(message, category, *more, **named)  # type: ignore[arg-type]
+
+        warnings.showwarning = show
+        yield

@@ -1,0 +1,230 @@
+"""Checkpoints of a model, and where they come from: a directory of model directories, or models in memory."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from tl_aniso.errors import ConfigError, ModelError
+from tl_aniso.models import LoadedModel, Objective, load_model
+
+__all__ = ["Checkpoint", "CheckpointSource", "DirectoryCheckpoints", "MemoryCheckpoints", "tokenizer_id"]
+
+_STEP = re.compile(r"step-?(\d+)")
+# What decides a model's numbers; the tokenizer beside it is known by the text that it makes.
+_WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One state of a model in training.
+
+    Attributes:
+        name: as it was published, e.g. ``step512``.
+        step: optimiser steps; None where unknown.
+        tokens_seen: None where unknown.
+        key: what identifies the weights: a commit, or a hash of them. Captures of equal keys are taken for equal.
+        load: gives the model in evaluation mode.
+        forget: removes what `load` put on disk; None where nothing may be removed.
+        download: bytes that `load` fetches, 0 where they are on disk; None where unknown.
+    """
+
+    name: str
+    step: int | None
+    tokens_seen: int | None
+    key: str
+    load: Callable[[], LoadedModel]
+    forget: Callable[[], None] | None = None
+    download: int | None = 0
+
+
+@runtime_checkable
+class CheckpointSource(Protocol):
+    """The checkpoints of one model. What lists a hub's revisions implements the same three methods."""
+
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """Every checkpoint that was published, in the order of training."""
+
+    def tokenizer(self) -> Any:
+        """The tokenizer that all of them share; None where texts are given as ids."""
+
+    def config(self) -> Any:
+        """The model's Hugging Face config, for estimates; None where it is not at hand."""
+
+
+class DirectoryCheckpoints:
+    """``step*/`` directories, each as ``save_pretrained`` writes a model and its tokenizer, in the order of steps.
+
+    Args:
+        directory: what holds them.
+        tokens_per_step: tokens that a step sees.
+
+    Raises:
+        ConfigError: no such directory, or none in it whose name begins with ``step`` and a number.
+    """
+
+    def __init__(self, directory: str | Path, *, tokens_per_step: int | None = None) -> None:
+        self._directory = Path(directory)
+        self._tokens_per_step = tokens_per_step
+        if not self._directory.is_dir():
+            raise ConfigError(f"there is no directory {directory}; give one that holds step*/ directories")
+        found = ((_STEP.fullmatch(path.name), path) for path in self._directory.iterdir() if path.is_dir())
+        self._steps = sorted((int(match.group(1)), path) for match, path in found if match)
+        if not self._steps:
+            raise ConfigError(
+                f"{directory} holds no directory of a checkpoint, such as step0 or step512; save each with "
+                "model.save_pretrained and tokenizer.save_pretrained"
+            )
+        twice = next((b for (a, _), (b, _) in zip(self._steps, self._steps[1:], strict=False) if a == b), None)
+        if twice is not None:
+            raise ConfigError(f"{directory} holds two directories of step {twice}; leave one of them")
+
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """The checkpoints; their keys are hashes of config and weights as they are on disk."""
+        return [self._checkpoint(step, path) for step, path in self._steps]
+
+    def tokenizer(self) -> Any:
+        """The first checkpoint's.
+
+        Raises:
+            ModelError: it has none, or one that cannot be read.
+        """
+        from transformers import AutoTokenizer
+
+        path = self._steps[0][1]
+        try:
+            return AutoTokenizer.from_pretrained(path)
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(f"cannot load the tokenizer of {path}: {' '.join(str(error).split())[:300]}") from error
+
+    def config(self) -> Any:
+        """The first checkpoint's; None where it has none of its own (GGUF) or one that cannot be read."""
+        from transformers import AutoConfig
+
+        try:
+            return AutoConfig.from_pretrained(self._steps[0][1])
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def _checkpoint(self, step: int, path: Path) -> Checkpoint:
+        seen = None if self._tokens_per_step is None else step * self._tokens_per_step
+        return Checkpoint(path.name, step, seen, directory_key(path), _Loading(path))
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """Loads a directory; a class, so that it can be sent to another process."""
+
+    path: Path
+
+    def __call__(self) -> LoadedModel:
+        return load_model(str(self.path))
+
+
+class MemoryCheckpoints:
+    """Models at hand, by step.
+
+    Args:
+        models: step -> model.
+        tokenizer: theirs; None where texts are given as ids.
+        tokens_per_step: tokens that a step sees.
+
+    Raises:
+        ConfigError: no models.
+
+    Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> config = LlamaConfig(vocab_size=40, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+        ...                      num_attention_heads=2)
+        >>> models = {step: LlamaForCausalLM(config) for step in (0, 8)}
+        >>> [(c.name, c.tokens_seen) for c in MemoryCheckpoints(models, tokens_per_step=512).checkpoints()]
+        [('step0', 0), ('step8', 4096)]
+    """
+
+    def __init__(self, models: Mapping[int, Any], tokenizer: Any = None, *, tokens_per_step: int | None = None) -> None:
+        if not models:
+            raise ConfigError("there are no models; give at least one by its step")
+        self._models = dict(sorted(models.items()))
+        self._tokenizer = tokenizer
+        self._tokens_per_step = tokens_per_step
+
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """The checkpoints; their keys are hashes of the weights as they are now."""
+        return [self._checkpoint(step, model) for step, model in self._models.items()]
+
+    def tokenizer(self) -> Any:
+        """As it was given."""
+        return self._tokenizer
+
+    def config(self) -> Any:
+        """The first model's."""
+        return getattr(next(iter(self._models.values())), "config", None)
+
+    def _checkpoint(self, step: int, model: Any) -> Checkpoint:
+        name, seen = f"step{step}", None if self._tokens_per_step is None else step * self._tokens_per_step
+        objective: Objective = "masked" if type(model).__name__.endswith("ForMaskedLM") else "causal"
+        loaded = LoadedModel(model, self._tokenizer, name, name, objective)
+        return Checkpoint(name, step, seen, model_key(model), lambda: loaded)
+
+
+def directory_key(path: Path) -> str:
+    """A hash of the files that decide a model's numbers.
+
+    Raises:
+        ModelError: there is none, or one cannot be read.
+    """
+    files = sorted({file for pattern in _WEIGHTS for file in path.glob(pattern)})
+    if not files:
+        raise ModelError(f"{path} holds no weights; save the checkpoint there with model.save_pretrained")
+    digest = hashlib.sha256()
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                digest.update(f"{file.name}|{hashlib.file_digest(stream, 'sha256').hexdigest()}|".encode())
+        except OSError as error:
+            raise ModelError(f"cannot read {file}: {error.strerror}") from error
+    return digest.hexdigest()[:32]
+
+
+def model_key(model: Any) -> str:
+    """A hash of a model's class, config and weights."""
+    digest = hashlib.sha256(type(model).__name__.encode())
+    config: Any = getattr(model, "config", None)
+    if hasattr(config, "to_dict"):
+        known = {name: value for name, value in config.to_dict().items() if name != "_name_or_path"}
+        digest.update(json.dumps(known, sort_keys=True, default=str).encode())
+    for name, value in sorted(model.state_dict().items()):
+        flat = value.detach().to("cpu").contiguous().reshape(-1)
+        digest.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
+        digest.update(flat.view(dtype=_bytes()).numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _bytes() -> Any:
+    import torch
+
+    return torch.uint8
+
+
+def tokenizer_id(tokenizer: Any) -> str:
+    """Sixteen hex digits of what a tokenizer does; "ids" where there is none.
+
+    Example:
+        >>> tokenizer_id(None)
+        'ids'
+    """
+    if tokenizer is None:
+        return "ids"
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        whole = json.loads(backend.to_str())
+        # A call sets these on the backend, and each call sets them anew.
+        known: Any = {name: part for name, part in whole.items() if name not in ("truncation", "padding")}
+    else:
+        known = sorted(tokenizer.get_vocab().items())
+    added = {name: str(value) for name, value in sorted(tokenizer.special_tokens_map.items())}
+    text = json.dumps([type(tokenizer).__name__, added, known], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
