@@ -157,9 +157,10 @@ def test_verdicts_and_reading(result):
     for expected in ("C5 as stated, equal tokens, early", "C5 beyond controls, equal progress", "unigram entropy"):
         assert expected in reading
     # A claim that is planted is found: all differences above 0, then all below.
-    table = result.differences.assign(value=1.0, ci_low=0.5, ci_high=1.5)
+    table = result.differences.assign(value=1.0, ci_low=0.5, ci_high=1.5, decoder=2.0)
     assert verdicts(table) == {"holds"}
     assert verdicts(table.assign(value=-1.0, ci_low=-1.5, ci_high=-0.5)) == {"does not hold"}
+    assert verdicts(table.assign(decoder=0.9)) == {"holds", "unclear"}  # no excess that could be the stronger
     # Of a window that only one of the seeds has, nothing is said.
     late = (table["window"] == WINDOWS[1]) & (table["seed"] == 0)
     assert verdicts(table[~late], WINDOWS[1:2]) == {"not known"}
