@@ -98,7 +98,7 @@ def test_the_differences_are_of_the_frames(result):
     assert row["value"] == pytest.approx(logs["decoder"] - logs["encoder"])
     assert row["encoder"] == pytest.approx(math.exp(logs["encoder"]))
     assert row["ci_low"] < row["value"] < row["ci_high"]
-    # Over a window: the mean over its checkpoints. Step 0, where both are equal, is in none.
+    # Over a window: the mean over its checkpoints. Step 0, where nothing is learned, is in none.
     assert not (whole["decoder_step"] == 0).any()
     late = whole[
         (whole["window"] == WINDOWS[1])
