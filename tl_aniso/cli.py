@@ -30,7 +30,12 @@ def build_parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="train a small decoder on text of this machine, measure it, report")
     demo.add_argument("--seed", type=_seed, default=0, help="of initialisation, text order and permuted labels (0)")
-    demo.add_argument("--steps", type=_positive, default=500, help="optimiser steps (500)")
+    demo.add_argument("--steps", type=_positive, help="optimiser steps (500; 800 with --pair)")
+    demo.add_argument(
+        "--pair",
+        action="store_true",
+        help="a decoder and an encoder that differ in objective and mask alone, seeds N and N + 1 (about 15 min)",
+    )
     demo.add_argument("--out", type=Path, default=Path("demo-out"), help="directory of the results (demo-out)")
 
     measure = commands.add_parser("measure", help="measure one model, one checkpoint")
@@ -88,10 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = _unwind_when_told_to_stop()
     code = 0
     try:
-        if options.command == "demo":
+        if options.command == "demo" and options.pair:
+            from tl_aniso.commands.pair import pair_command
+
+            pair_command(seed=options.seed, steps=options.steps, out=options.out)
+        elif options.command == "demo":
             from tl_aniso.commands.demo import demo_command
 
-            demo_command(seed=options.seed, steps=options.steps, out=options.out)
+            demo_command(seed=options.seed, steps=options.steps or 500, out=options.out)
         elif options.command == "doctor":
             from tl_aniso.commands.doctor import doctor_command
 
