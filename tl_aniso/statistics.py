@@ -229,7 +229,7 @@ def mean_excess_contrast(terms: Sequence[tuple[tuple[Shards, Shards], ...]], *, 
         >>> total = [10.0, 10.0, 10.0, 10.0]
         >>> low, high = ([2.0, 3.0, 2.5, 3.5], total), ([5.0, 6.0, 5.5, 6.5], total)
         >>> round(mean_excess_contrast([(high, low, low, low), (high, high, low, low)]).value, 3)
-        0.637
+        0.636
     """
     pairs = [_shards(*p, "selected", "total") for term in terms for p in term]
     return _mean(pairs, (1, -1, -1, 1), level, scale=_logit)

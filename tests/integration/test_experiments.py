@@ -44,8 +44,7 @@ def check_family(name, out, shown, n_early, n_late):
     assert all(f"{claim}: " in shown for claim in CLAIMS)
     assert 'id="late"' in check_page(out)
     (model,) = json.loads((out / "plan.json").read_text())["models"]
-    pinned = re.compile(rf"{re.escape(REGISTRY[first].hub_id)}@[0-9a-f]{{40}}")
-    assert all(pinned.fullmatch(checkpoint["key"]) for checkpoint in model["checkpoints"])
+    assert all(re.fullmatch("[0-9a-f]{40}", checkpoint["key"]) for checkpoint in model["checkpoints"])
     assert model["n_published"] == len(SMOKE_STEPS)
     frame = pd.read_parquet(out / "results.parquet")
     assert set(frame["model"]) == {first}

@@ -98,7 +98,7 @@ def test_the_differences_are_of_the_frames(result):
     assert row["value"] == pytest.approx(logs["decoder"] - logs["encoder"])
     assert row["encoder"] == pytest.approx(math.exp(logs["encoder"]))
     assert row["ci_low"] < row["value"] < row["ci_high"]
-    # Over a window: the mean over its checkpoints. Step 0, where both are equal, is in none.
+    # Over a window: the mean over its checkpoints. Step 0, where nothing is learned, is in none.
     assert not (whole["decoder_step"] == 0).any()
     late = whole[
         (whole["window"] == WINDOWS[1])
@@ -157,9 +157,10 @@ def test_verdicts_and_reading(result):
     for expected in ("C5 as stated, equal tokens, early", "C5 beyond controls, equal progress", "unigram entropy"):
         assert expected in reading
     # A claim that is planted is found: all differences above 0, then all below.
-    table = result.differences.assign(value=1.0, ci_low=0.5, ci_high=1.5)
+    table = result.differences.assign(value=1.0, ci_low=0.5, ci_high=1.5, decoder=2.0)
     assert verdicts(table) == {"holds"}
     assert verdicts(table.assign(value=-1.0, ci_low=-1.5, ci_high=-0.5)) == {"does not hold"}
+    assert verdicts(table.assign(decoder=0.9)) == {"holds", "unclear"}  # no excess that could be the stronger
     # Of a window that only one of the seeds has, nothing is said.
     late = (table["window"] == WINDOWS[1]) & (table["seed"] == 0)
     assert verdicts(table[~late], WINDOWS[1:2]) == {"not known"}

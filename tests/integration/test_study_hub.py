@@ -18,7 +18,7 @@ from tl_aniso.errors import ConfigError, ModelError
 from tl_aniso.models import find, save_listings
 from tl_aniso.models.rules import from_naming_rules
 from tl_aniso.study.claims import citation, late_fitted_table, points
-from tl_aniso.study.hub_checkpoints import HubCheckpoints
+from tl_aniso.study.published import PublishedCheckpoints
 from tl_aniso.viz.style import control_name
 
 REPO = "EleutherAI/pythia-160m"
@@ -69,7 +69,7 @@ def test_a_registry_name_is_discovered_and_its_commits_are_keys(finished, hub):
     place, commits = hub
     (model,) = json.loads((place / "out" / "plan.json").read_text())["models"]
     assert [c["name"] for c in model["checkpoints"]] == ["step0", "step1", "step2", "step512", "step1000"]
-    assert [c["key"] for c in model["checkpoints"]] == [f"{REPO}@{commits[c['name']]}" for c in model["checkpoints"]]
+    assert [c["key"] for c in model["checkpoints"]] == [commits[c["name"]] for c in model["checkpoints"]]
     assert [c["tokens_seen"] for c in model["checkpoints"]] == [s * 2_097_152 for s in (0, 1, 2, 512, 1000)]
     assert [c["phase"] for c in model["checkpoints"]] == ["early"] * 3 + ["late"] * 2
     assert any("listed is the cache alone" in note for note in model["listing"])
@@ -171,7 +171,7 @@ def test_later_stages_are_left_out(tmp_path):
     names = ["stage1-step1000-tokens2B", "stage1-step5000-tokens10B", "stage2-ingredient1-step500-tokens1B", "main"]
     write_hub_cache(tmp_path / "hub", "some/staged", dict.fromkeys(names, tiny(0)), tiny_tokenizer())
     with hub_cache(tmp_path / "hub"):
-        source = HubCheckpoints("some/staged", tokens_per_step=7)
+        source = PublishedCheckpoints("some/staged", tokens_per_step=7)
         assert [c.name for c in source.checkpoints()] == [*names[:2], "main"]
         assert [c.tokens_seen for c in source.checkpoints()] == [2 * 10**9, 10**10, None]
         assert source.notes[-1] == "1 checkpoints of later stages, which count their steps anew, are left out"

@@ -22,7 +22,7 @@ Energies = Mapping[int, TangentEnergy]
 
 
 def windows_of(tokens: Sequence[Match], progress: Sequence[Match], early_until: float) -> dict[str, tuple[Match, ...]]:
-    """Which matches are averaged over. Step 0 is in none: both models are the same there.
+    """Which matches are averaged over. Step 0 is in none: nothing is learned there.
 
     Args:
         tokens: matches of equal tokens.

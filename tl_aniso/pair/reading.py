@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from tl_aniso.pair.compare import WINDOWS
+from tl_aniso.pair.figures import pair_values
 from tl_aniso.pair.run import CONTROLS, KINDS, PairResult
 from tl_aniso.pair.verdict import Judged, PairVerdict, combined, judge
 from tl_aniso.results import group_of
@@ -112,11 +113,11 @@ def _isotropy(result: PairResult) -> Finding:
         seeds = []
         for seed in result.seeds:
             one, other = deltas["decoder", seed, kind], deltas["encoder", seed, kind]
-            seeds.append(f"{one:+.3f} and {other:+.3f}")
+            seeds.append(f"seed {seed} {one:+.3f} and {other:+.3f}")
             signs.append(one - other)
-        parts.append(f"{kind}: {joined(seeds)}")
+        parts.append(f"{kind}: {', '.join(seeds)}")
     text = (
-        f"Decoder and encoder, seed by seed, means over sites and all checkpoints after the first: {'; '.join(parts)}. "
+        f"Decoder and encoder, means over sites and all checkpoints after the first: {'; '.join(parts)}. "
         "Isotropy is not kept by document, so there is no interval; by sign alone."
     )
     verdict: PairVerdict = "unclear"
@@ -136,7 +137,13 @@ def _cautions(result: PairResult) -> tuple[str, ...]:
         for run in result.runs
         if run.kind == "encoder"
     ]
+    values = pair_values(result)
+    first = values[(values["step"] == 0) & (values["panel"] == "readers") & (values["quantity"] == "E")]
+    start = {kind: [f"{value:.2f}" for value in first.loc[first["kind"] == kind, "value"]] for kind in KINDS}
     return (
+        f"At step 0, with equal weights, E of readers is {joined(start['decoder'])} in the decoder and "
+        f"{joined(start['encoder'])} in the encoder: so far E differs by what is fed, predicted and attended to, "
+        "in planes fitted later, without any learning.",
         f"Intervals are over text, for one training each; over {_seeds(result)} there are both values and no interval.",
         f"The encoder's gradient sums the losses of the tokens it must predict, {recipe.mask_rate:.0%} of them; the "
         "decoder's sums those of all but the first. E grows with the terms in a sum; controls are made from the very "

@@ -48,7 +48,7 @@ def c5_table(result: PairResult, group: str = "readers") -> Table:
         f"C5 on the pair, {group}: E at equal k/d, and the excess over every control, means over sites and checkpoints "
         "(geometric for excess). The difference is that of E, or the ratio of the excesses, decoder over encoder, with "
         "its 95% interval over text. C5 holds where every seed's interval says that the decoder's is larger, and does "
-        "not where every seed's says that the encoder's is.",
+        "not where every seed's says that the encoder's is; an excess holds only where the decoder's is above 1.",
         ("checkpoints", "of", "C5"),
         tuple(f"seed {seed}" for seed in result.seeds),
         _COLUMNS,

@@ -79,7 +79,8 @@ def judge(differences: Any, group: str = "readers") -> list[Judged]:
         group: "readers" or "writers".
 
     Returns:
-        E first, then the excess over every control, window by window; a window that no seed has is left out.
+        E first, then the excess over every control, window by window; a window that no seed has is left out. An excess
+        holds only where the decoder's is above 1 in every seed: a preference that is not there cannot be the stronger.
     """
     whole = differences[differences["decoder_step"].isna() & (differences["group"] == group)]
     n_seeds = differences["seed"].nunique()
@@ -89,5 +90,8 @@ def judge(differences: Any, group: str = "readers") -> list[Judged]:
         for control in rows["control"].unique():
             part = rows[rows["control"] == control]
             verdict = judge_window(list(zip(part["ci_low"], part["ci_high"], strict=True)))
+            # What is to be weaker in the encoder must exist in the decoder.
+            if verdict == "holds" and control != "none" and not (part["decoder"] > 1).all():
+                verdict = "unclear"
             found.append(Judged(window, str(control), verdict if len(part) == n_seeds else "not known", part))
     return found

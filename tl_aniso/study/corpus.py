@@ -3,10 +3,9 @@
 import hashlib
 import json
 import re
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,18 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 
-from tl_aniso import __version__
 from tl_aniso.errors import ConfigError, TextError
 from tl_aniso.study.checkpoints import tokenizer_id
+from tl_aniso.study.fields import near
 from tl_aniso.study.store import Store, digest_of
-from tl_aniso.text import CorpusRecipe, Document, FrozenCorpus, document_hash, half_of, iter_documents, load_recipe
-from tl_aniso.text import freeze as freeze_recipe
+from tl_aniso.text import Document, document_hash, half_of, iter_documents, load_recipe, stream, tokenise
 from tl_aniso.text.reading import files_revision
+from tl_aniso.text.recipe import CorpusRecipe, recipe_names
 from tl_aniso.text.sequences import MIN_TAIL
-from tl_aniso.text.tokenise import tokenise
 
-__all__ = ["Corpus", "TextSource", "freeze", "text_source"]
+__all__ = ["Corpus", "Request", "TextSource", "freeze", "text_source"]
 
-_IDS, _INDEX, _FROZEN = "ids.safetensors", "corpus.json", "frozen"
+_IDS, _INDEX = "ids.safetensors", "corpus.json"
 _LINE = re.compile(r", line (\d+)(?:, row \d+)?$")
 
 
@@ -37,14 +35,27 @@ class TextSource:
     Attributes:
         name: for people.
         key: what identifies the text: a hash of the file, or a recipe and its version.
-        documents: yields (document, source, language); the language is "unknown" where nobody said. None of a recipe.
-        recipe: of `tl_aniso.text`, which reads and freezes what it says.
+        documents: of a tokenizer and a `Request`, yields (document, source, language); the language is "unknown" where
+            nobody said.
+        revisions: source -> what was read of it, once that is known.
+        dropped: reason -> count of what a recipe's sources lost on the way, once that is known.
     """
 
     name: str
     key: str
-    documents: Callable[[], Iterator[tuple[Document, str, str]]] | None = None
-    recipe: CorpusRecipe | None = None
+    documents: Callable[[Any, "Request"], Iterator[tuple[Document, str, str]]]
+    revisions: dict[str, str] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Request:
+    """How much of a text is wanted: tokens of a document at most; documents, or tokens of all of them; and a seed."""
+
+    seq_len: int
+    n_documents: int | None
+    n_tokens: int | None
+    seed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,31 +91,45 @@ class Corpus:
 
 
 def text_source(text: str) -> TextSource:
-    """A .txt or .jsonl file, or a recipe: its name (``local``, ``paper``) or its YAML file.
+    """A .txt or .jsonl file, or a recipe of a corpus: a .yaml file, or the name of one (``local``, ``paper``).
 
     A line of .jsonl may name its ``source`` and ``language``.
 
     Raises:
-        ConfigError: neither a file nor a known recipe, or a recipe that cannot be used.
+        ConfigError: neither a file nor a known recipe.
     """
     path = Path(text)
     if path.is_file() and path.suffix.lower() not in (".yaml", ".yml"):
-        with path.open("rb") as stream:
-            key = hashlib.file_digest(stream, "sha256").hexdigest()[:32]
-        return TextSource(path.name, key, lambda: _of_file(path))
+        with path.open("rb") as stream_of_bytes:
+            key = hashlib.file_digest(stream_of_bytes, "sha256").hexdigest()[:32]
+        return TextSource(path.name, key, lambda *_: _of_file(path))
+    if not path.is_file() and text not in recipe_names():
+        raise ConfigError(
+            f"text: there is no file {text!r} and no recipe of that name{near(text, recipe_names())}; recipes are "
+            f"{', '.join(recipe_names())}, or a .yaml file"
+        )
     try:
-        recipe = load_recipe(text)
+        return _of_recipe(load_recipe(path if path.is_file() else text))
     except TextError as error:
         raise ConfigError(f"text: {error}") from error
-    # What lies on this machine comes in its versions, and what was frozen once stays as it is.
-    versions = (np.__version__, sys.version.split()[0]) if any(s.kind == "local" for s in recipe.sources) else ()
-    key = digest_of([recipe.as_dict(), __version__, files_revision_of(recipe), *versions])
-    return TextSource(f"recipe {recipe.name}", f"recipe {key}", recipe=recipe)
 
 
-def files_revision_of(recipe: CorpusRecipe) -> dict[str, str]:
-    """Hashes of the files that a recipe reads, by source."""
-    return {s.name: files_revision(s, recipe) for s in recipe.sources if s.kind == "files"}
+def _of_recipe(recipe: CorpusRecipe) -> TextSource:
+    """What a recipe says now identifies the text; what it gave is frozen, whatever its sources hold later."""
+    revisions: dict[str, str] = {}
+    dropped: Counter[str] = Counter()
+
+    def documents(tokenizer: Any, asked: Request) -> Iterator[tuple[Document, str, str]]:
+        sizes: dict[str, Any] = {"n_documents": asked.n_documents, "n_tokens": asked.n_tokens, "seed": asked.seed}
+        found = stream(recipe, tokenizer, max_document_tokens=asked.seq_len, **sizes)
+        revisions.update({name: str(revision) for name, revision in found.revisions.items()})
+        for one in found:
+            yield Document(one.ids, None, f"{one.source}, {one.id}"), one.source, one.language
+        for tally in found.tallies.values():
+            dropped.update({**tally.dropped, "duplicate_document": tally.duplicates.total()})
+
+    files = {source.name: files_revision(source, recipe) for source in recipe.sources if source.kind == "files"}
+    return TextSource(f"recipe {recipe.name}", digest_of([recipe.as_dict(), files]), documents, revisions, dropped)
 
 
 def freeze(
@@ -115,6 +140,7 @@ def freeze(
     seq_len: int,
     n_documents: int | None,
     n_tokens: int | None = None,
+    seed: int = 0,
 ) -> Corpus:
     """The first documents of a text as ids, read from the store where they are there already.
 
@@ -125,71 +151,21 @@ def freeze(
         TextError: nothing left, or no documents in one of the halves, or text without a tokenizer.
     """
     made_by = tokenizer_id(tokenizer)
-    sizes: dict[str, Any] = {"seq_len": seq_len, "n_documents": n_documents, "n_tokens": n_tokens}
-    key = digest_of({"text": source.key, "tokenizer": made_by, **sizes})
+    asked = Request(seq_len, n_documents, n_tokens, seed)
+    key = digest_of({"text": source.key, "tokenizer": made_by, **asdict(asked)})
     held = store.get("corpus", key, f"the frozen text {source.name}")
     if held is None:
-        write = _write if source.recipe is None else _write_recipe
-        held = store.put("corpus", key, lambda place: write(place, source, tokenizer, made_by, **sizes))
-    return _read(held, key) if source.recipe is None else _read_recipe(held, key)
+        held = store.put("corpus", key, lambda place: _write(place, source, tokenizer, made_by, asked))
+    return _read(held, key)
 
 
-def _write_recipe(
-    place: Path,
-    source: TextSource,
-    tokenizer: Any,
-    made_by: str,
-    seq_len: int,
-    n_documents: int | None,
-    n_tokens: int | None,
-) -> None:
-    """What `tl_aniso.text.freeze` makes of a recipe, and the tokenizer as studies name it."""
-    frozen = freeze_recipe(
-        source.recipe,
-        tokenizer,
-        place / _FROZEN,
-        n_documents=n_documents,
-        n_tokens=n_tokens,
-        max_document_tokens=seq_len,
-        min_document_tokens=min(MIN_TAIL, seq_len),
-        progress=False,
-    )
-    _check_halves(source, [half_of(digest) for digest in frozen.hashes], {}, seq_len)
-    (place / _INDEX).write_text(json.dumps({"tokenizer": made_by}), encoding="utf-8")
-
-
-def _read_recipe(place: Path, key: str) -> Corpus:
-    frozen = FrozenCorpus.load(place / _FROZEN)
-    dropped: Counter[str] = Counter()
-    for told in frozen.index["account"].values():
-        dropped.update(told["dropped"])
-        dropped["duplicate_document"] += sum(told["duplicates"].values())
-    return Corpus(
-        ids=tuple(ids.numpy() for ids in frozen),
-        sources=frozen.sources,
-        languages=frozen.languages,
-        hash=frozen.hash,
-        tokenizer=json.loads((place / _INDEX).read_text(encoding="utf-8"))["tokenizer"],
-        dropped={reason: count for reason, count in sorted(dropped.items()) if count},
-        key=key,
-    )
-
-
-def _write(
-    place: Path,
-    source: TextSource,
-    tokenizer: Any,
-    made_by: str,
-    seq_len: int,
-    n_documents: int | None,
-    n_tokens: int | None,
-) -> None:
+def _write(place: Path, source: TextSource, tokenizer: Any, made_by: str, asked: Request) -> None:
     from safetensors.torch import save_file
 
     dropped: Counter[str] = Counter()
     kept: dict[str, tuple[np.ndarray, str, str]] = {}
-    total = 0
-    for document, where, language in source.documents() if source.documents else ():
+    seq_len, total = asked.seq_len, 0
+    for document, where, language in source.documents(tokenizer, asked):
         ids = tokenise([document], tokenizer)[0][:seq_len]
         digest = document_hash(ids)
         if len(ids) < min(MIN_TAIL, seq_len):
@@ -199,13 +175,23 @@ def _write(
         else:
             kept[digest] = (ids, where, language)
             total += len(ids)
-        if len(kept) == n_documents or (n_tokens is not None and total >= n_tokens):
+        # A recipe ends by itself, when each of its sources has given its share.
+        enough = len(kept) == asked.n_documents or (asked.n_tokens is not None and total >= asked.n_tokens)
+        if enough and not source.revisions:
             break
-    _check_halves(source, [half_of(digest) for digest in kept], dropped, seq_len)
+    dropped.update(+source.dropped)
+    halves = Counter(half_of(digest) for digest in kept)
+    if len(halves) < 2:
+        counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "nothing dropped"
+        raise TextError(
+            f"the text {source.name} has {len(kept)} documents of {min(MIN_TAIL, seq_len)} tokens or more ({counts}), "
+            "and planes are fitted on one half of them and measured on the other; give about 20 or more"
+        )
     arrays = [ids for ids, _, _ in kept.values()]
     index = {
         "text": source.name,
         "text_key": source.key,
+        "revisions": source.revisions,
         "tokenizer": made_by,
         "tokenizer_name": str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__),
         "seq_len": seq_len,
@@ -219,15 +205,6 @@ def _write(
     }
     save_file({"ids": torch.from_numpy(np.concatenate(arrays))}, place / _IDS)
     (place / _INDEX).write_text(json.dumps(index, indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-def _check_halves(source: TextSource, halves: list[str], dropped: Mapping[str, int], seq_len: int) -> None:
-    if len(set(halves)) < 2:
-        counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "nothing dropped"
-        raise TextError(
-            f"the text {source.name} has {len(halves)} documents of {min(MIN_TAIL, seq_len)} tokens or more "
-            f"({counts}), and planes are fitted on one half of them and measured on the other; give about 20 or more"
-        )
 
 
 def _read(place: Path, key: str) -> Corpus:

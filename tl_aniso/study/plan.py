@@ -14,8 +14,8 @@ from tl_aniso.study.checkpoints import Checkpoint, CheckpointSource, DirectoryCh
 from tl_aniso.study.config import ModelEntry, StudyConfig
 from tl_aniso.study.corpus import Corpus
 from tl_aniso.study.estimate import Estimate, estimate
-from tl_aniso.study.hub_checkpoints import HubCheckpoints, source_of
 from tl_aniso.study.phases import Chosen, choose
+from tl_aniso.study.published import PublishedCheckpoints
 from tl_aniso.study.store import digest_of
 
 __all__ = ["ModelOutline", "ModelPlan", "Outline", "PlannedCapture", "StudyPlan", "find_source", "outline", "plan_of"]
@@ -189,30 +189,33 @@ class StudyPlan:
         }
 
 
-def find_source(entry: ModelEntry, config: StudyConfig, downloads: Downloads) -> CheckpointSource:
-    """Where a model's checkpoints come from: a directory of ``step*/``, else as `HubCheckpoints` lists them.
+def find_source(
+    entry: ModelEntry, downloads: Downloads | None = None, *, listings: str | None = None
+) -> CheckpointSource:
+    """Where a model's checkpoints come from: a directory, else the registry and the hub (offline: its cache).
 
     Raises:
-        ConfigError: no such directory or model.
+        ConfigError: no such directory, registry name or hub id.
     """
     place = Path(entry.source)
     if place.is_dir() and not (place / "config.json").is_file():
         return DirectoryCheckpoints(entry.source, tokens_per_step=entry.tokens_per_step)
-    return source_of(entry.source, downloads=downloads, recorded=config.listings, tokens_per_step=entry.tokens_per_step)
+    return PublishedCheckpoints(
+        entry.source, downloads=downloads, recorded=listings, tokens_per_step=entry.tokens_per_step
+    )
 
 
 def outline(
     config: StudyConfig,
     sources: Mapping[str, CheckpointSource] | None = None,
-    *,
-    ledger: Path | None = None,
+    downloads: Downloads | None = None,
 ) -> Outline:
     """Find and choose every model's checkpoints.
 
     Args:
         config: of the study.
         sources: model's name -> where its checkpoints come from; by default as `find_source` says.
-        ledger: where downloads are written down, so that a later run goes on with them.
+        downloads: keeps the last of what is downloaded.
 
     Raises:
         ConfigError: a name that no model has, a model without checkpoints, and all that `choose` raises.
@@ -221,8 +224,8 @@ def outline(
     unknown = sorted(set(given) - {entry.name for entry in config.models})
     if unknown:
         raise ConfigError(f"sources holds {unknown[0]!r}, which is not among the models of the config")
-    downloads = Downloads(keep=config.keep_last, ledger=ledger)
-    found = (given.get(entry.name) or find_source(entry, config, downloads) for entry in config.models)
+    downloads = Downloads(keep=config.keep_last) if downloads is None else downloads
+    found = (given.get(e.name) or find_source(e, downloads, listings=config.listings) for e in config.models)
     return Outline(config, tuple(_outlined(e, s, config) for e, s in zip(config.models, found, strict=True)))
 
 
@@ -238,14 +241,14 @@ def _outlined(entry: ModelEntry, source: CheckpointSource, config: StudyConfig) 
             unit=config.early_unit,
             model=entry.name,
         )
-        if not isinstance(source, HubCheckpoints):
+        if not isinstance(source, PublishedCheckpoints):
             break
         sized = source.sized([one.checkpoint for one in chosen])
         if sized is not None:  # else one of them has no weights, and the choice is made among the others
             chosen = tuple(replace(one, checkpoint=other) for one, other in zip(chosen, sized, strict=True))
             break
     sizes = estimate(source.config(), config)
-    listing = source.notes if isinstance(source, HubCheckpoints) else ()
+    listing = source.notes if isinstance(source, PublishedCheckpoints) else ()
     return ModelOutline(entry, source, chosen, len(published), sizes, notes, listing)
 
 

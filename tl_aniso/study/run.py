@@ -34,16 +34,9 @@ def freeze_text(found: Outline, store: Store) -> StudyPlan:
     corpora: list[Corpus] = []
     for model in found.models:
         tokenizer = model.source.tokenizer()
-        corpora.append(
-            freeze(
-                source,
-                tokenizer,
-                store,
-                seq_len=config.seq_len,
-                n_documents=config.n_documents,
-                n_tokens=config.n_tokens,
-            )
-        )
+        sizes = {"seq_len": config.seq_len, "n_documents": config.n_documents, "n_tokens": config.n_tokens}
+        asked: dict[str, Any] = {**sizes, "seed": config.seed}
+        corpora.append(freeze(source, tokenizer, store, **asked))
     return plan_of(found, corpora)
 
 

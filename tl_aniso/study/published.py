@@ -12,7 +12,7 @@ from tl_aniso.models.rules import from_naming_rules
 from tl_aniso.models.shapes import config_by_shape
 from tl_aniso.study.checkpoints import Checkpoint, directory_key
 
-__all__ = ["HubCheckpoints", "source_of"]
+__all__ = ["PublishedCheckpoints"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class _Loading:
         return self.downloads.load(self.listed)
 
 
-class HubCheckpoints:
+class PublishedCheckpoints:
     """The checkpoints of a model of the registry, of any other on the hub, or of a directory that holds one.
 
     Of a model that was trained in stages, the first stage alone: later ones begin to count anew. Where the hub cannot
@@ -34,24 +34,24 @@ class HubCheckpoints:
     is enough for a plan; loading one is then an error that says so.
 
     Args:
-        model: name of the registry, hub id, or a directory.
+        model: name of the registry, hub id, or a directory; or a listing.
         downloads: fetches checkpoints and keeps the last ones; by default all of them.
         recorded: a file of `tl_aniso.models.save_listings` to use instead of asking the hub.
         tokens_per_step: tokens that a step sees, where neither registry nor names say.
 
     Raises:
-        ModelError: no such model, or nothing is known of its checkpoints.
+        ConfigError: no such model, or nothing is known of its checkpoints.
 
     Example:
         >>> from tl_aniso.models.rules import RECORDED_RULES
-        >>> source = HubCheckpoints("smollm2-1.7b", recorded=RECORDED_RULES)
+        >>> source = PublishedCheckpoints("smollm2-1.7b", recorded=RECORDED_RULES)
         >>> [(c.name, c.step, c.tokens_seen) for c in source.checkpoints()[:1]]
         [('step-125000', 125000, 262144000000)]
     """
 
     def __init__(
         self,
-        model: str,
+        model: str | Listing,
         *,
         downloads: Downloads | None = None,
         recorded: str | Path | None = None,
@@ -60,13 +60,16 @@ class HubCheckpoints:
         self._downloads = Downloads() if downloads is None else downloads
         self._tokens_per_step = tokens_per_step
         self._notes: list[str] = []
-        self._listing = self._listed(model, recorded)
+        try:
+            self.listing = model if isinstance(model, Listing) else self._listed(model, recorded)
+        except ModelError as error:
+            raise ConfigError(f"models: {error}") from error
         self._sized = False
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Where the listing comes from, and what of it was left out."""
-        listing = self._listing
+        listing = self.listing
         recorded = f", recorded {listing.listed}" if listing.recorded else ""
         missing = [f"{one.name} cannot be measured: {one.reason}" for one in listing.missing]
         return (f"checkpoints: {listing.note}{recorded}", *self._notes, *missing)
@@ -82,13 +85,13 @@ class HubCheckpoints:
         unknown.
         """
         try:
-            self._listing = with_sizes(self._listing, [one.name for one in chosen], progress=False)
+            self.listing = with_sizes(self.listing, [one.name for one in chosen], progress=False)
         except TlAnisoError as error:
             if not self._sized:
                 self._notes.append(f"sizes of downloads are not known: {error}")
             self._sized = True
             return chosen
-        known = {one.name: self._checkpoint(one) for one in self._listing}
+        known = {one.name: self._checkpoint(one) for one in self.listing}
         if any(one.name not in known for one in chosen):
             return None
         return [known[one.name] for one in chosen]
@@ -103,7 +106,7 @@ class HubCheckpoints:
 
     def config(self) -> Any:
         """The first checkpoint's; by recorded sizes where it is not at hand, and None of a model without such."""
-        listing = self._listing
+        listing = self.listing
         if listing.source != "naming rules" and (listing.source == "hub" or self._place() is not None):
             try:
                 return self._from_first("the config", "AutoConfig")
@@ -127,11 +130,11 @@ class HubCheckpoints:
             return from_naming_rules(entry)
 
     def _first_stage(self) -> list[ListedCheckpoint]:
-        stages = [one.stage for one in self._listing if one.stage is not None]
+        stages = [one.stage for one in self.listing if one.stage is not None]
         if not stages:
-            return list(self._listing)
-        kept = [one for one in self._listing if one.stage == min(stages) or one.step is None]
-        left = len(self._listing) - len(kept)
+            return list(self.listing)
+        kept = [one for one in self.listing if one.stage == min(stages) or one.step is None]
+        left = len(self.listing) - len(kept)
         note = f"{left} checkpoints of later stages, which count their steps anew, are left out"
         if left and note not in self._notes:
             self._notes.append(note)
@@ -144,8 +147,8 @@ class HubCheckpoints:
         if one.local:
             key = directory_key(Path(one.repo))
         else:
-            # Names alone have no commit; such a key is never used, since nothing of them can be loaded.
-            key = f"{one.repo}@{one.commit or one.name}"
+            # A name without a commit can be planned, and not loaded.
+            key = one.commit or f"{one.repo} {one.name}"
         there = one.local or one.cached
         return Checkpoint(
             one.name, one.step, seen, key, _Loading(one, self._downloads), None, 0 if there else one.n_bytes
@@ -171,15 +174,3 @@ class HubCheckpoints:
             raise ModelError(
                 f"cannot load {what} of {first.repo} {first.name}: {' '.join(str(error).split())[:300]}"
             ) from error
-
-
-def source_of(model: str, *, downloads: Downloads, recorded: str | None, tokens_per_step: int | None) -> HubCheckpoints:
-    """As `HubCheckpoints`, with errors that belong to a config.
-
-    Raises:
-        ConfigError: no such model, or nothing is known of its checkpoints.
-    """
-    try:
-        return HubCheckpoints(model, downloads=downloads, recorded=recorded, tokens_per_step=tokens_per_step)
-    except ModelError as error:
-        raise ConfigError(f"models: {error}") from error
