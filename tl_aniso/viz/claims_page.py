@@ -108,7 +108,7 @@ def _claims(table: ClaimsTable) -> list[_Claim]:
             rows.append(_row(key, pair.set_index("kind"), tests.get(key)))
         counts = frame[frame["claim"] == name].groupby(["kind", "verdict"], sort=False).size()
         words = [
-            f"{label}: " + ", ".join(f"{n} {verdict}" for verdict, n in counts[kind].items())
+            f"{label} " + ", ".join(f"{n} × {verdict}" for verdict, n in counts[kind].items())
             for kind, label in (("as_stated", "as stated"), ("beyond_controls", "beyond controls"))
             if kind in counts.index.get_level_values(0)
         ]
@@ -155,8 +155,8 @@ def _test(row: Any) -> _Test:
         effect=_with_ends(row),
         threshold=_number(row["threshold"]),
         interval=f"{row['interval']}, n = {row['n']:.0f}" if row["interval"] else "",
-        outcome=outcome if row["decisive"] else f"{outcome}; not decisive",
-        reason=str(row["reason"] or ""),
+        outcome=outcome,
+        reason=str(row["reason"] or ("" if row["decisive"] else "not decisive")),
         is_effect=row["control"] == "normal",
     )
 
