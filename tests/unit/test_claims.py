@@ -193,7 +193,7 @@ class TestC3:
             both(judge(energies(falling(30.0, 10.0), seq_len=lambda step: 64 if step <= 30 else 128)), "C3")[0] == OPEN
         )
 
-    def test_a_small_fall_needs_the_paireddifference(self):
+    def test_a_small_fall_needs_the_paired_difference(self):
         frame = energies(falling(22.0, 20.0), falling(2.2, 2.0))
         assert both(judge(frame), "C3") == [NOT, NOT]
         paired = difference(0.095, 0.02)
