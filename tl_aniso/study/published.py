@@ -97,7 +97,7 @@ class PublishedCheckpoints:
         return [known[one.name] for one in chosen]
 
     def tokenizer(self) -> Any:
-        """The first checkpoint's, of its very commit.
+        """That of a checkpoint on this machine, else of the first, by commit.
 
         Raises:
             ModelError: it has none, or it cannot be read.
@@ -105,7 +105,10 @@ class PublishedCheckpoints:
         return self._from_first("the tokenizer", "AutoTokenizer")
 
     def config(self) -> Any:
-        """The first checkpoint's; by recorded sizes where it is not at hand, and None of a model without such."""
+        """That of a checkpoint on this machine, else of the first; by recorded sizes where none is at hand.
+
+        None of a model without such.
+        """
         listing = self.listing
         if listing.source != "naming rules" and (listing.source == "hub" or self._place() is not None):
             try:
@@ -125,8 +128,9 @@ class PublishedCheckpoints:
             if recorded is not None or not entry.known:
                 raise
             # The same words for every model, so that a plan of ten says it once; `error` names one model's repository.
-            why = "offline" if "offline" in str(error) else "the hub cannot be reached"
-            self._notes.append(f"{why}, and the cache holds none of these: nothing can be loaded until they are listed")
+            empty = "and the cache holds no checkpoint of" in str(error)
+            why = "the hub cannot be asked, and the cache holds none of these" if empty else str(error)
+            self._notes.append(f"{why}: nothing can be loaded until they are listed")
             return from_naming_rules(entry)
 
     def _first_stage(self) -> list[ListedCheckpoint]:
@@ -154,9 +158,13 @@ class PublishedCheckpoints:
             one.name, one.step, seen, key, _Loading(one, self._downloads), None, 0 if there else one.n_bytes
         )
 
+    def _nearby(self) -> ListedCheckpoint:
+        stage = self._first_stage()
+        return next((one for one in stage if one.local or one.cached), stage[0])
+
     def _place(self) -> Path | None:
-        """The first checkpoint's directory on this machine."""
-        first = self._first_stage()[0]
+        """The directory of a checkpoint on this machine, if there is one."""
+        first = self._nearby()
         if first.local:
             return Path(first.repo)
         if first.commit is None or not is_cached(first.repo, first.commit, first.files):
@@ -166,7 +174,7 @@ class PublishedCheckpoints:
     def _from_first(self, what: str, auto: str) -> Any:
         import transformers
 
-        first, place = self._first_stage()[0], self._place()
+        first, place = self._nearby(), self._place()
         where = {"revision": first.pinned()} if place is None else {}
         try:
             return getattr(transformers, auto).from_pretrained(str(place or first.repo), **where)
