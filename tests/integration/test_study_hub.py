@@ -18,6 +18,7 @@ from tl_aniso.errors import ConfigError, ModelError
 from tl_aniso.models import find, save_listings
 from tl_aniso.models.rules import from_naming_rules
 from tl_aniso.study.claims import citation, late_fitted_table, points
+from tl_aniso.study.differences import read_differences
 from tl_aniso.study.published import PublishedCheckpoints
 from tl_aniso.viz.style import control_name
 
@@ -118,6 +119,21 @@ def test_the_page_of_claims_has_both_verdicts_and_every_control(finished):
     assert "documents, paired" in set(claims.controls.query("claim == 'C3' and quantity == 'energy'")["interval"])
     assert citation() in page
     assert load_rules().digest in page
+
+
+def test_early_less_late_leaves_out_step_0_and_doubled_weights(finished):
+    """And is the difference of the logarithms of R that the table has."""
+    (model,) = json.loads((finished.out / "plan.json").read_text())["models"]
+    place = finished.out / "frames" / model["differences"]
+    assert json.loads((place / "pairs.json").read_text()) == [["step2", "step512"], ["step2", "step1000"]]
+    pairs = read_differences(place, "pythia-160m")
+    frame = finished.results
+    rows = frame[(frame["measure"] == "r_energy") & (frame["control"] == "normal") & (frame["gradient"] == "weight")]
+    ratio = {name: np.log(group.set_index("site")["value"]) for name, group in rows.groupby("revision")}
+    for pair, late in zip(pairs, ("step512", "step1000"), strict=True):
+        found = pair.frame[(pair.frame["control"] == "normal") & (pair.frame["gradient"] == "weight")]
+        expected = (ratio["step2"] - ratio[late])[found["site"]]
+        assert np.abs(found["value"].to_numpy() - expected.to_numpy()).max() < 1e-9
 
 
 def test_the_cited_commit_wrote_the_rules(tmp_path):
