@@ -47,8 +47,8 @@ class Task:
 class Executor(Protocol):
     """Runs tasks that do not depend on each other.
 
-    One that is a context manager is entered once for all stages of a study. One with an attribute `device` names the
-    device of models whose config does not.
+    One that is a context manager is entered once for all stages of a study. One with a method `device_for`
+    tells from the device that the config asks for where models are moved.
     """
 
     def map(self, tasks: Sequence[Task]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Tasks of a study on a Ray cluster, on many machines or GPUs; those of a worker that died are run again."""
 
 import os
+import socket
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ __all__ = ["RayExecutor"]
 
 # Tasks that Ray holds at a time. Each carries its documents, so that not all of a large study's should lie in memory.
 _MOST_SUBMITTED = 64
+_LISTENING_SECONDS = 10.0
 # Libraries size their thread pools by these when they are loaded.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -45,8 +47,8 @@ class RayExecutor:
         TlAnisoError: a number that cannot be used.
 
     Example:
-        >>> RayExecutor().device, RayExecutor(num_gpus=0.5).device
-        (None, 'cuda')
+        >>> RayExecutor(num_gpus=0.5).device_for("cuda:3")
+        'cuda'
     """
 
     def __init__(
@@ -61,10 +63,18 @@ class RayExecutor:
         self._open = 0
         self._ending = ExitStack()
 
-    @property
-    def device(self) -> str | None:
-        """Where models go whose config does not say; None for where they are loaded."""
-        return "cuda" if self._num_gpus else None
+    def device_for(self, asked: str | None) -> str | None:
+        """Where a worker moves models; None for where they are loaded.
+
+        Raises:
+            ConfigError: a GPU, of which workers are given none.
+        """
+        kind = None if asked is None else asked.partition(":")[0]
+        if self._num_gpus:
+            return "cuda" if kind in (None, "cuda") else asked
+        if kind == "cuda":
+            raise ConfigError(f"device {asked}: workers are given no GPUs; ask for some, e.g. --gpus 1")
+        return asked
 
     def __enter__(self) -> Self:
         """Join the cluster, or start one, for every `map` of the block."""
@@ -180,6 +190,7 @@ def _connected(address: str | None) -> Iterator[None]:
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
+    _refuse_deaf(address)
     with _variable("RAY_USAGE_STATS_ENABLED", "0"):
         try:
             # Not whatever cluster happens to run on this machine, which is what no address would mean.
@@ -192,6 +203,21 @@ def _connected(address: str | None) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def _refuse_deaf(address: str) -> None:
+    """Ray itself would try for minutes.
+
+    Raises:
+        TlAnisoError: a host and port where nobody listens.
+    """
+    host, _, port = address.rpartition(":")
+    if "/" in address or not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_LISTENING_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise TlAnisoError(f"no Ray cluster at {address}: {error}; start one (ray start --head)") from error
 
 
 @contextmanager

@@ -73,8 +73,9 @@ class Study:
         self.out = as_path("out", out)
         self._sources = dict(sources or {})
         self._executor = LocalExecutor() if executor is None else executor
-        if self.config.device is None:
-            self.config = self.config.with_device(getattr(self._executor, "device", None))
+        place = getattr(self._executor, "device_for", None)
+        if place is not None:
+            self.config = self.config.with_device(place(self.config.device))
         self._progress = progress
 
     def outline(self) -> Outline:
