@@ -39,9 +39,9 @@ def test_an_entry_that_is_there_is_kept(around, tmp_path):
 
 def test_nodes_must_see_the_directory_and_have_the_version(around, tmp_path):
     task = Task("captures", "0a", "a capture", tmp_path / "elsewhere", lambda place: None)
-    with pytest.raises(TlAnisoError, match="a capture: .* does not see the study's directory .*elsewhere"):
+    with pytest.raises(TlAnisoError, match=r"a capture: .* does not see the study's directory .*elsewhere"):
         make(task, around)
-    with pytest.raises(TlAnisoError, match="the study runs with 9.9; install the same version"):
+    with pytest.raises(TlAnisoError, match=r"the study runs with 9\.9; install the same version"):
         make(task, dataclasses.replace(around, version="9.9"))
 
 
