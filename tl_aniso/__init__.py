@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tl_aniso.capturing import Capture, capture
+    from tl_aniso.capturing.masked_lm import MaskedLM
     from tl_aniso.energy import energy_null, energy_share
     from tl_aniso.errors import TlAnisoError
     from tl_aniso.isotropy import isoscore, isoscore_star, participation_ratio
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Capture",
+    "MaskedLM",
     "Moments",
     "Study",
     "TangentProxies",
@@ -40,6 +42,7 @@ __all__ = [
 _HOMES = {
     "Capture": "tl_aniso.capturing.store",
     "capture": "tl_aniso.capturing.run",
+    "MaskedLM": "tl_aniso.capturing.masked_lm",
     "Moments": "tl_aniso.moments",
     "Study": "tl_aniso.study.study",
     "TangentProxies": "tl_aniso.subspace",

@@ -1,4 +1,4 @@
-"""The command line: ``tl-aniso demo``, ``measure``, ``doctor``, ``study``, ``plan`` and ``report``.
+"""The command line: ``tl-aniso demo``, ``measure``, ``doctor``, ``models``, ``study``, ``plan`` and ``report``.
 
 Exit codes: 0 done, 1 a run failed or a check did, 2 an argument that cannot be used.
 """
@@ -30,7 +30,12 @@ def build_parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="train a small decoder on text of this machine, measure it, report")
     demo.add_argument("--seed", type=_seed, default=0, help="of initialisation, text order and permuted labels (0)")
-    demo.add_argument("--steps", type=_positive, default=500, help="optimiser steps (500)")
+    demo.add_argument("--steps", type=_positive, help="optimiser steps (500; 800 with --pair)")
+    demo.add_argument(
+        "--pair",
+        action="store_true",
+        help="a decoder and an encoder that differ in objective and mask alone, seeds N and N + 1 (about 15 min)",
+    )
     demo.add_argument("--out", type=Path, default=Path("demo-out"), help="directory of the results (demo-out)")
 
     measure = commands.add_parser("measure", help="measure one model, one checkpoint")
@@ -60,6 +65,11 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--out", type=Path, default=Path("doctor-out"), help="directory of the page (doctor-out)")
     doctor.add_argument("--revision", help="branch, tag or commit on the hub")
 
+    models = commands.add_parser("models", help="the models known by name, and the published checkpoints of one")
+    models.add_argument("name", nargs="?", metavar="NAME", help="of the registry; or any hub id or directory")
+    models.add_argument("--refresh", action="store_true", help="ask the hub again, also where it was asked before")
+    models.add_argument("--recorded", type=Path, metavar="FILE", help="a recorded listing to show instead")
+
     study = commands.add_parser("study", help="measure many checkpoints of one or several models (again: goes on)")
     study.add_argument("config", type=Path, metavar="CONFIG.yaml", help="what to measure (docs/study.md)")
     study.add_argument("--out", type=Path, default=Path("study-out"), help="directory of the study (study-out)")
@@ -87,14 +97,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = _unwind_when_told_to_stop()
     code = 0
     try:
-        if options.command == "demo":
+        if options.command == "demo" and options.pair:
+            from tl_aniso.commands.pair import pair_command
+
+            pair_command(seed=options.seed, steps=options.steps, out=options.out)
+        elif options.command == "demo":
             from tl_aniso.commands.demo import demo_command
 
-            demo_command(seed=options.seed, steps=options.steps, out=options.out)
+            demo_command(seed=options.seed, steps=options.steps or 500, out=options.out)
         elif options.command == "doctor":
             from tl_aniso.commands.doctor import doctor_command
 
             code = doctor_command(options)
+        elif options.command == "models":
+            from tl_aniso.commands.models import models_command
+
+            models_command(options)
         elif options.command in ("study", "plan", "report"):
             from tl_aniso.commands import study as study_commands
 

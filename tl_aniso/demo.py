@@ -1,9 +1,8 @@
 """The embedded default: train a small decoder on text already on the machine, and measure it while it learns."""
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,13 @@ import torch
 from jaxtyping import Int64
 from transformers import GPTNeoXForCausalLM, PreTrainedTokenizerFast
 
-from tl_aniso.capturing import Capture, capture
-from tl_aniso.capturing.sums import HALVES
-from tl_aniso.errors import TlAnisoError
-from tl_aniso.questions import ablation_isotropy, tangent_energy
+from tl_aniso.probe import EARLY_FRACTION, Probe
 from tl_aniso.questions.by_step import energy_by_step
-from tl_aniso.subspace import TangentProxies, fit_tangent_proxies
-from tl_aniso.text import document_hash, half_of, local_corpus, split_documents
+from tl_aniso.subspace import TangentProxies
+from tl_aniso.text import local_corpus, split_documents
 from tl_aniso.training import DecoderRecipe, measured_documents, pack_windows, train_decoder, train_tokenizer
 
-__all__ = ["DemoResult", "DemoText", "demo_text", "run_demo", "save_demo"]
-
-# Early is the first 30% of the steps, as in arXiv:2604.08764.
-EARLY_FRACTION = 0.3
+__all__ = ["DemoResult", "DemoText", "demo_text", "one_thread", "run_demo", "save_demo"]
 
 
 @dataclass(frozen=True)
@@ -78,65 +71,6 @@ class DemoResult:
         return int(table.loc[table["R"].idxmax(), "step"])
 
 
-@dataclass
-class _Probe:
-    """Captures checkpoints as they come; those before the planes are frozen wait as snapshots."""
-
-    documents: dict[str, list[Int64[np.ndarray, " length"]]]
-    recipe: DecoderRecipe
-    seed: int
-    early_until: float
-    early: list[Capture] = field(default_factory=list)
-    waiting: list[tuple[int, GPTNeoXForCausalLM]] = field(default_factory=list)
-    proxies: TangentProxies | None = None
-    frames: list[pd.DataFrame] = field(default_factory=list)
-    notes: dict[str, None] = field(default_factory=dict)
-
-    def checkpoint(self, step: int, model: GPTNeoXForCausalLM) -> None:
-        if step <= self.early_until:
-            self.early.append(capture(model, self.documents["A"], gradients=(), **self._options()))
-            self.waiting.append((step, copy.deepcopy(model)))
-            return
-        self.freeze()
-        self.measure(step, model)
-
-    def freeze(self) -> None:
-        """Fit the planes on every early checkpoint, then measure those checkpoints with them."""
-        if self.proxies is not None:
-            return
-        if not self.early:
-            raise TlAnisoError("no checkpoint lies in the first 30% of the steps, so there is nothing to fit planes on")
-        self.proxies = fit_tangent_proxies(self.early)
-        for step, model in self.waiting:
-            self.measure(step, model)
-        self.waiting.clear()
-
-    def measure(self, step: int, model: GPTNeoXForCausalLM) -> None:
-        held = capture(
-            model,
-            self.documents["B"],
-            proxies=self.proxies,
-            extra_passes=("shuffled_labels",),
-            pooled="effect",
-            seed=self.seed,
-            **self._options(),
-        ).labelled(
-            name="demo decoder",
-            revision=f"seed {self.seed}",
-            step=step,
-            tokens_seen=step * self.recipe.batch_size * self.recipe.context,
-        )
-        energy = tangent_energy(held, proxies=self.proxies, gradients=("activation", "weight"))
-        isotropy = ablation_isotropy(held, proxies=self.proxies, gradients=("none", "activation", "weight"))
-        self.notes.update(dict.fromkeys((*energy.notes, *isotropy.notes)))
-        frame = pd.concat([energy.frame, isotropy.frame], ignore_index=True)
-        frame["phase"] = "early" if step <= self.early_until else "late"
-        self.frames.append(frame)
-
-    def _options(self) -> dict[str, Any]:
-        return {"progress": False, "batch_size": self.recipe.batch_size}
-
-
 def demo_text(recipe: DecoderRecipe, *, per_half: int = 32, packages: Sequence[str] = ("numpy",)) -> DemoText:
     """The machine's own documentation as training windows and measured documents.
 
@@ -185,8 +119,14 @@ def run_demo(
     """
     recipe = recipe or DecoderRecipe()
     text = text or demo_text(recipe)
-    by_half = {half: [ids for ids in text.documents if half_of(document_hash(ids)) == half] for half in HALVES}
-    probe = _Probe(by_half, recipe, seed, early_until=EARLY_FRACTION * recipe.n_steps)
+    probe = Probe(
+        text.documents,
+        early_until=EARLY_FRACTION * recipe.n_steps,
+        batch_size=recipe.batch_size,
+        tokens_a_step=recipe.batch_size * recipe.context,
+        name="demo decoder",
+        seed=seed,
+    )
     losses: list[tuple[int, float]] = []
 
     def stepped(step: int, loss: float) -> None:
@@ -194,7 +134,7 @@ def run_demo(
         if on_step is not None:
             on_step(step, loss)
 
-    with _one_thread():
+    with one_thread():
         run = train_decoder(
             recipe,
             text.windows,
@@ -202,15 +142,12 @@ def run_demo(
             on_checkpoint=lambda step, model, loss: probe.checkpoint(step, model),
             on_step=stepped,
         )
-        probe.freeze()
-    if probe.proxies is None:
-        raise TlAnisoError("no planes were fitted")
-    frame = pd.concat(probe.frames, ignore_index=True).sort_values("step", kind="stable", ignore_index=True)
-    return DemoResult(frame, probe.proxies, tuple(losses), run.model, text.tokenizer, tuple(probe.notes))
+        proxies = probe.freeze()
+    return DemoResult(probe.frame(), proxies, tuple(losses), run.model, text.tokenizer, tuple(probe.notes))
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """One thread for tensors this small: more gain little on idle cores and cost many times over on busy ones."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -232,11 +232,25 @@ def _remarks(
     widths = [sorted(set(shares.widths.values())) for shares in (mine, theirs)]
     if widths[0] != widths[1]:
         yield f"R is not compared across widths (d = {_listed(widths[0])} and {_listed(widths[1])})"
-    for name, what in (("proxy_id", "planes"), ("exclude", "row filters"), ("basis", "bases of proxies")):
+    for name, what in (
+        ("objective", "objectives"),
+        ("proxy_id", "planes"),
+        ("exclude", "row filters"),
+        ("basis", "bases of proxies"),
+    ):
         if not _equal(left[name], right[name]):
             yield f"the two were measured with different {what}, which is part of the difference"
+    if _is_masked(left) and _is_masked(right) and not _equal(left["seed"], right["seed"]):
+        yield (
+            f"the two were masked at different positions (seeds {_listed(left['seed'])} and {_listed(right['seed'])}), "
+            "which is part of the difference"
+        )
     if frame["ci_low"].isna().all():
         yield "no intervals: energies were not kept by shard, or documents fill fewer than four shards"
+
+
+def _is_masked(frame: pd.DataFrame) -> bool:
+    return bool(frame["objective"].astype(str).str.startswith("masked").all())
 
 
 def _equal(one: pd.Series, other: pd.Series) -> bool:

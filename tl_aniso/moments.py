@@ -197,6 +197,15 @@ class Moments:
             self._add_gram(rows)
             self._count += n
             return
+        some = rows.any(1)
+        n_zero = n - int(some.sum())
+        if n_zero:
+            # Less the mean, rows of zeros (gradients of tokens that carry no loss) are all alike, and the roundings of
+            # so many equal products add up to more than 1e-6. They are known exactly: mean zero, no scatter.
+            self._shift(n_zero, self._mean.new_zeros(self.d))
+            if n_zero == n:
+                return
+            rows, centre, n, scratch = rows[some], centre * (n / (n - n_zero)), n - n_zero, True
         centred = rows.sub_(centre) if scratch else rows - centre
         delta = centred.mean(0).to(place, torch.float64)
         self._add_gram(centred)

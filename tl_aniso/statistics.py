@@ -19,6 +19,8 @@ __all__ = [
     "excess_contrast",
     "holm",
     "holm_over_sites",
+    "mean_excess_contrast",
+    "mean_share_difference",
     "odds_ratio_contrast",
     "odds_ratio_interval",
     "share_difference",
@@ -185,6 +187,63 @@ def excess_contrast(
     return _jackknife(pairs, (1, -1, -1, 1), level, scale=_logit)
 
 
+def mean_share_difference(
+    terms: Sequence[tuple[tuple[Shards, Shards], tuple[Shards, Shards]]], *, level: float = 0.95
+) -> Contrast:
+    """The mean of several differences of shares over the same shards, such as those of all sites of a group.
+
+    Each shard is deleted from every term at once, so that what the sites have in common is not counted as if they
+    were independent.
+
+    Args:
+        terms: for each site, the selected and total energy by shard in a, and those in b.
+        level: of confidence.
+
+    Raises:
+        TlAnisoError: as `share_interval`, or no terms.
+
+    Example:
+        >>> from tl_aniso.statistics import mean_share_difference
+        >>> total = [10.0, 10.0, 10.0, 10.0]
+        >>> low, high = ([2.0, 3.0, 2.5, 3.5], total), ([5.0, 6.0, 5.5, 6.5], total)
+        >>> round(mean_share_difference([(high, low), (low, low)]).value, 3)
+        0.15
+    """
+    pairs = [_shards(*p, "selected", "total") for term in terms for p in term]
+    return _mean(pairs, (1, -1), level, scale=_share)
+
+
+def mean_excess_contrast(terms: Sequence[tuple[tuple[Shards, Shards], ...]], *, level: float = 0.95) -> Contrast:
+    """The mean of several log(excess_a / excess_b) over the same shards: the logarithm of a ratio of geometric means.
+
+    Args:
+        terms: for each site, (selected, total) by shard of: the effect in a, its control in a, the effect in b, its
+            control in b.
+        level: of confidence.
+
+    Raises:
+        TlAnisoError: as `share_interval`, or no terms.
+
+    Example:
+        >>> from tl_aniso.statistics import mean_excess_contrast
+        >>> total = [10.0, 10.0, 10.0, 10.0]
+        >>> low, high = ([2.0, 3.0, 2.5, 3.5], total), ([5.0, 6.0, 5.5, 6.5], total)
+        >>> round(mean_excess_contrast([(high, low, low, low), (high, high, low, low)]).value, 3)
+        0.636
+    """
+    pairs = [_shards(*p, "selected", "total") for term in terms for p in term]
+    return _mean(pairs, (1, -1, -1, 1), level, scale=_logit)
+
+
+def _mean(
+    pairs: Sequence[_Pair], signs: Sequence[int], level: float, *, scale: Callable[[np.ndarray, np.ndarray], np.float64]
+) -> Contrast:
+    n = len(pairs) // len(signs)
+    if not n:
+        raise TlAnisoError("there are no terms to take the mean of")
+    return _jackknife(pairs, [sign / n for sign in signs] * n, level, scale=scale)
+
+
 def _two(selected_a: Shards, total_a: Shards, selected_b: Shards, total_b: Shards) -> list[_Pair]:
     return [
         _shards(selected_a, total_a, "selected_a", "total_a"),
@@ -218,7 +277,7 @@ def _share(chosen: np.ndarray, whole: np.ndarray) -> np.float64:
 
 def _jackknife(
     pairs: Sequence[_Pair],
-    signs: Sequence[int],
+    signs: Sequence[float],
     level: float,
     *,
     scale: Callable[[np.ndarray, np.ndarray], np.float64],

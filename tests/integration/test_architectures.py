@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.comparisons import activation_errors, assert_small, gradient_errors, relative, weight_errors
 from tests.models import ARCHITECTURES, WIDTH, WINDOW, as_bridge, random_documents, tiny_model
 from tests.reference.gradients import Reference, reference_gradients
 from tl_aniso import capture, fit_tangent_proxies
@@ -38,36 +39,6 @@ def reference_of(kind: str) -> Reference:
 @cache
 def capture_of(kind: str, wrapper: str) -> Any:
     return capture(model_of(kind, wrapper), random_documents(), **OPTIONS)
-
-
-def relative(got: Tensor, expected: Tensor) -> float:
-    return float((got - expected).norm() / expected.norm().clamp_min(1e-12))
-
-
-def weight_errors(got: Any, reference: Reference) -> dict[str, float]:
-    gradients = got.weight_gradients
-    return {site: relative(gradients[site].second_moment(), reference.second_moment(site)) for site in gradients}
-
-
-def gradient_errors(got: Any, reference: Reference) -> dict[str, float]:
-    gradients = got.activation_gradients
-    return {site: relative(gradients[site].second_moment(), reference.row_moment(site)) for site in gradients}
-
-
-def activation_errors(got: Any, expected: dict[str, list[Tensor]]) -> dict[str, float]:
-    """Of means and of covariances, whichever is larger."""
-    errors = {}
-    for site, values in expected.items():
-        rows = torch.cat(values)
-        assert got.activations[site].count == len(rows), site
-        covariance = relative(got.activations[site].covariance(), torch.cov(rows.T))
-        errors[site] = max(covariance, relative(got.activations[site].mean, rows.mean(0)))
-    return errors
-
-
-def assert_small(errors: dict[str, float]) -> None:
-    assert errors
-    assert {site: error for site, error in errors.items() if not error < 1e-5} == {}
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)

@@ -81,10 +81,15 @@ def test_a_single_block_that_is_causal(tokenizer: Any) -> None:
 
 
 def test_a_decoders_mask_in_all_blocks(tokenizer: Any) -> None:
-    """The twin trained left to right, under the encoder's name; as when is_causal survives in SDPA."""
+    """The twin trained left to right, under the encoder's name; a module that says so itself is refused before."""
     model = tiny_encoder("EuroBert", "sdpa")
+
+    def causal(_module: Any, args: Any, kwargs: Any) -> Any:
+        length = kwargs["hidden_states"].shape[1]
+        return args, {**kwargs, "attention_mask": torch.full((length, length), -torch.inf).triu(1)[None, None]}
+
     for layer in model.model.layers:
-        layer.self_attn.is_causal = True
+        layer.self_attn.register_forward_pre_hook(causal, with_kwargs=True)
     found = failures(model, tokenizer)
     assert "in blocks.0, blocks.1, blocks.2 (of 3) no token sees those behind it" in found[ONLY_ENCODERS[1]]
 

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from tests.encoder_models import IMPLEMENTATIONS, KINDS, SIDES, VOCAB, WINDOW, ragged, tiny_encoder
-from tl_aniso import capture
 from tl_aniso.adapters import ARCHITECTURES, register
-from tl_aniso.errors import ModelError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -217,12 +215,6 @@ def _bridge_gradients(bridge: Any, ids: torch.Tensor, mask: torch.Tensor) -> dic
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestRefusals:
-    def test_capture(self, kind: str) -> None:
-        """A bridge of these is not measured yet, and says so as before."""
-        _, bridge = pair(kind, "sdpa")
-        with pytest.raises(ModelError, match=rf"no adapter for a TransformerBridge of {kind}ForMaskedLM.*supported:"):
-            capture(bridge, ragged("none")[0].tolist())
-
     def test_causal_loss(self, kind: str) -> None:
         """The bridge's own loss is shifted by a token, which means nothing here."""
         _, bridge = pair(kind, "sdpa")

@@ -173,9 +173,9 @@ def test_nothing_of_a_batch_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     original = hooks.Tap.forward
 
-    def watched(self: Any, ids: Any) -> Any:
+    def watched(self: Any, ids: Any, mask: Any = None) -> Any:
         alive.append(sum(reference() is not None for reference in seen[:-1]))
-        hidden = original(self, ids)
+        hidden = original(self, ids, mask)
         seen.append(weakref.ref(hidden))
         return hidden
 

@@ -122,7 +122,7 @@ def test_the_batch_size_changes_nothing_even_for_a_careless_objective() -> None:
 
 def test_the_cap_on_logits_is_seen_by_the_objective_and_by_its_gradient() -> None:
     from tl_aniso.capturing.callable_head import callable_head
-    from tl_aniso.capturing.head import Unembedding, causal_head
+    from tl_aniso.capturing.head import Unembedding, cross_entropy_head
     from tl_aniso.capturing.objectives import causal_targets
     from tl_aniso.text import make_batches, make_sequences
 
@@ -131,7 +131,7 @@ def test_the_cap_on_logits_is_seen_by_the_objective_and_by_its_gradient() -> Non
     hidden = torch.randn(*batch.ids.shape, 8, generator=generator)
     unembedding = Unembedding(torch.randn(97, 8, generator=generator), None, 1.5)
     got = callable_head(unembedding, hidden, batch, next_token, inner="kernel", counted=batch.mask).head
-    expected = causal_head(unembedding, hidden, causal_targets(batch.ids, batch.mask), inner="kernel")
+    expected = cross_entropy_head(unembedding, hidden, causal_targets(batch.ids, batch.mask), inner="kernel")
     torch.testing.assert_close(got.gradient, expected.gradient, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(got.kernel, expected.kernel, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(got.loss, expected.loss, rtol=1e-6, atol=0)

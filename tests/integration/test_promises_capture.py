@@ -224,10 +224,10 @@ class TestMemory:
         counts: list[tuple[int, int]] = []
         original = hooks.Tap.forward
 
-        def watched(tap: Any, ids: Any) -> Any:
+        def watched(tap: Any, ids: Any, mask: Any = None) -> Any:
             tensors = new_tensors()
             counts.append((len(tensors), sum(t.numel() * t.element_size() for t in tensors)))
-            return original(tap, ids)
+            return original(tap, ids, mask)
 
         monkeypatch.setattr(hooks.Tap, "forward", watched)
         model, documents = tiny_model("llama"), self.documents()

@@ -288,8 +288,10 @@ def test_what_cannot_be_studied_is_refused(place, config, tmp_path):
         Study(config, tmp_path / "mine").run()
     with pytest.raises(ConfigError, match="holds no directory of a checkpoint, such as step0"):
         Study({**config, "models": [str(tmp_path / "mine")]}, tmp_path / "out").run()
-    with pytest.raises(ConfigError, match=r"there is no directory 'nowhere'.*Study\(config, out, sources="):
-        Study({**config, "models": ["nowhere"]}, tmp_path / "out").run()
+    with pytest.raises(
+        ConfigError, match=r"models: '\./nowhere' is no model of the registry, no hub id and no directory"
+    ):
+        Study({**config, "models": ["./nowhere"]}, tmp_path / "out").run()
     with pytest.raises(TlAnisoError, match=r"holds no results\.parquet; run the study first"):
         _ = Study(config, tmp_path / "out").results
     study = Study(config, tmp_path / "out", progress=False)

@@ -52,24 +52,29 @@ def reference_gradients(
     sequences: list[list[int]],
     *,
     targets: list[list[int]] | None = None,
+    labels: list[list[int]] | None = None,
     losses: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
 ) -> Reference:
     """Everything a capture sums, for a summed next-token loss; `targets` overrides what each position predicts.
 
-    `losses` replaces the loss by the sum of what it makes of logits, ids and mask.
+    `labels` are what each position itself predicts, -100 for nothing, as Hugging Face's masked-language models take
+    them; `sequences` are then what the model reads. `losses` replaces the loss by the sum of what it makes of logits,
+    ids and mask.
     """
     own = copy.deepcopy(model).double().eval()
     if own.config.tie_word_embeddings:
-        own.lm_head.weight = torch.nn.Parameter(own.lm_head.weight.detach().clone())
-        assert own.lm_head.weight is not own.get_input_embeddings().weight
+        head = own.get_output_embeddings()
+        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+        assert head.weight is not own.get_input_embeddings().weight
     own.requires_grad_(True)
     found = Reference()
     for number, ids in enumerate(sequences):
-        _one(own, torch.tensor([ids]), None if targets is None else torch.tensor(targets[number]), losses, found)
+        shifted = [*(ids[1:] if targets is None else targets[number]), -100]
+        _one(own, torch.tensor([ids]), torch.tensor(shifted if labels is None else labels[number]), losses, found)
     return found
 
 
-def _one(model: Any, ids: Tensor, targets: Tensor | None, losses: Any, found: Reference) -> None:
+def _one(model: Any, ids: Tensor, labels: Tensor, losses: Any, found: Reference) -> None:
     seen: dict[str, Tensor] = {}
     modules = _modules(model)
     blocks = {f"blocks.{i}.hook_resid_pre": block for i, block in enumerate(_blocks(model))}
@@ -86,12 +91,11 @@ def _one(model: Any, ids: Tensor, targets: Tensor | None, losses: Any, found: Re
         )
         for site, module in {**modules, **blocks, **branches}.items()
     ]
-    logits = model(input_ids=ids, use_cache=False).logits[0]
+    logits = model(input_ids=ids, **({} if _is_encoder(model) else {"use_cache": False})).logits[0]
     for handle in handles:
         handle.remove()
-    wanted = ids[0, 1:] if targets is None else targets
     if losses is None:
-        loss = torch.nn.functional.cross_entropy(logits[:-1], wanted, reduction="sum")
+        loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum", ignore_index=-100)
     else:
         loss = losses(logits[None], ids, torch.ones_like(ids, dtype=torch.bool)).sum()
     found.losses.append(float(loss.detach()))
@@ -102,7 +106,9 @@ def _one(model: Any, ids: Tensor, targets: Tensor | None, losses: Any, found: Re
     values = {site: value.detach() for site, value in streams.items()}
     for site in branches:
         streams[site] = seen[f"{site}|out"]
-        values[site] = values[site.replace("mid", "pre")] + streams[site].detach()
+        # BERT puts a norm behind the sum, and what the norm puts out is the stream.
+        before = 0 if _is_bert(model) else values[site.replace("mid", "pre")]
+        values[site] = before + streams[site].detach()
     for layer in range(len(blocks)):
         following = f"blocks.{layer + 1}.hook_resid_pre"
         site = f"blocks.{layer}.hook_resid_post"
@@ -133,24 +139,26 @@ def _one(model: Any, ids: Tensor, targets: Tensor | None, losses: Any, found: Re
             at_weight = at_weight.T
         if site.endswith(("W_O", "W_out")):
             _matrix(found, site, at_weight.T, at_output, inputs[0])
-        elif site.endswith("W_QKV"):
-            for letter, places in _fused_rows(model, at_weight.shape[0]).items():
-                _matrix(found, site[:-3] + letter, at_weight[places], inputs[0], at_output[:, places])
+        elif "+" in site:
+            for name, places in _fused_rows(model, site, at_weight.shape[0]).items():
+                _matrix(found, name, at_weight[places], inputs[0], at_output[:, places])
         else:
             _matrix(found, site, at_weight, inputs[0], at_output)
 
 
-def _fused_rows(model: Any, rows: int) -> dict[str, list[int]]:
-    """Which rows of a fused matrix are queries, keys and values."""
-    if hasattr(model, "transformer"):  # GPT-2: all queries, then all keys, then all values
-        third = rows // 3
-        return {letter: list(range(part * third, (part + 1) * third)) for part, letter in enumerate("QKV")}
+def _fused_rows(model: Any, site: str, rows: int) -> dict[str, list[int]]:
+    """Which rows of a fused matrix, such as "blocks.0.attn.W_Q+W_K+W_V", belong to each of its parts."""
+    place, _, parts = site.rpartition(".")
+    names = [f"{place}.{part}" for part in parts.split("+")]
+    if not hasattr(model, "gpt_neox"):  # all rows of the first, then all of the second ...
+        each = rows // len(names)
+        return {name: list(range(part * each, (part + 1) * each)) for part, name in enumerate(names)}
     heads = model.config.num_attention_heads
     width = rows // (3 * heads)
     # NeoX: head by head, query, key and value of head 0, then of head 1 ...
     return {
-        letter: [h * 3 * width + part * width + j for h in range(heads) for j in range(width)]
-        for part, letter in enumerate("QKV")
+        name: [h * 3 * width + part * width + j for h in range(heads) for j in range(width)]
+        for part, name in enumerate(names)
     }
 
 
@@ -168,7 +176,18 @@ def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return args[0] if args else kwargs["hidden_states"]
 
 
+def _is_encoder(model: Any) -> bool:
+    return type(model).__name__.endswith("ForMaskedLM")
+
+
+def _is_bert(model: Any) -> bool:
+    """BERT's block, which RoBERTa and its heirs share; not EuroBERT's or ModernBERT's."""
+    return hasattr(model.base_model, "encoder")
+
+
 def _blocks(model: Any) -> Any:
+    if _is_bert(model):
+        return model.base_model.encoder.layer
     if hasattr(model, "transformer"):
         return model.transformer.h
     return model.gpt_neox.layers if hasattr(model, "gpt_neox") else model.model.layers
@@ -177,13 +196,24 @@ def _blocks(model: Any) -> Any:
 def _modules(model: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for i, block in enumerate(_blocks(model)):
-        if hasattr(model, "gpt_neox"):
-            found[f"blocks.{i}.attn.W_QKV"] = block.attention.query_key_value
+        if _is_bert(model):
+            for letter, name in (("Q", "query"), ("K", "key"), ("V", "value")):
+                found[f"blocks.{i}.attn.W_{letter}"] = getattr(block.attention.self, name)
+            found[f"blocks.{i}.attn.W_O"] = block.attention.output.dense
+            found[f"blocks.{i}.mlp.W_in"] = block.intermediate.dense
+            found[f"blocks.{i}.mlp.W_out"] = block.output.dense
+        elif type(model).__name__.startswith("ModernBert"):
+            found[f"blocks.{i}.attn.W_Q+W_K+W_V"] = block.attn.Wqkv
+            found[f"blocks.{i}.attn.W_O"] = block.attn.Wo
+            found[f"blocks.{i}.mlp.W_in+W_gate"] = block.mlp.Wi
+            found[f"blocks.{i}.mlp.W_out"] = block.mlp.Wo
+        elif hasattr(model, "gpt_neox"):
+            found[f"blocks.{i}.attn.W_Q+W_K+W_V"] = block.attention.query_key_value
             found[f"blocks.{i}.attn.W_O"] = block.attention.dense
             found[f"blocks.{i}.mlp.W_in"] = block.mlp.dense_h_to_4h
             found[f"blocks.{i}.mlp.W_out"] = block.mlp.dense_4h_to_h
         elif hasattr(model, "transformer"):
-            found[f"blocks.{i}.attn.W_QKV"] = block.attn.c_attn
+            found[f"blocks.{i}.attn.W_Q+W_K+W_V"] = block.attn.c_attn
             found[f"blocks.{i}.attn.W_O"] = block.attn.c_proj
             found[f"blocks.{i}.mlp.W_in"] = block.mlp.c_fc
             found[f"blocks.{i}.mlp.W_out"] = block.mlp.c_proj
@@ -199,7 +229,11 @@ def _modules(model: Any) -> dict[str, Any]:
 
 
 def _attention_branches(model: Any) -> dict[str, Any]:
-    """The last module of each attention branch, whose output is added to the residual stream as it is."""
+    """The last module of each attention branch: the residual stream has its output added or, in BERT, is its output."""
+    if _is_bert(model):
+        return {
+            f"blocks.{i}.hook_resid_mid": block.attention.output.LayerNorm for i, block in enumerate(_blocks(model))
+        }
     if getattr(model.config, "use_parallel_residual", False):
         return {}
     found: dict[str, Any] = {}
@@ -207,6 +241,6 @@ def _attention_branches(model: Any) -> dict[str, Any]:
         attention = next(getattr(block, name) for name in ("self_attn", "attention", "attn") if hasattr(block, name))
         # With a norm behind attention, the norm; otherwise dropout does nothing, and the projection is last.
         norm = block.post_attention_layernorm if type(model).__name__.startswith(("Olmo2", "Gemma3")) else None
-        projection = next(getattr(attention, n) for n in ("o_proj", "dense", "c_proj") if hasattr(attention, n))
+        projection = next(getattr(attention, n) for n in ("o_proj", "dense", "c_proj", "Wo") if hasattr(attention, n))
         found[f"blocks.{i}.hook_resid_mid"] = norm or projection
     return found

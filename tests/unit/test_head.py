@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tl_aniso.capturing import head as module
-from tl_aniso.capturing.head import Unembedding, causal_head
+from tl_aniso.capturing.head import Unembedding, cross_entropy_head
 from tl_aniso.capturing.objectives import Targets, causal_targets
 from tl_aniso.errors import UndefinedMeasureError
 
@@ -52,7 +52,7 @@ def test_gradient_loss_and_kernel_equal_autograd(
     unembedding, hidden, targets = case(bias=bias, softcap=softcap)
     gradient, loss, at_logits = by_autograd(unembedding, hidden, targets)
     for inner in ("none", "kernel"):
-        got = causal_head(unembedding, hidden, targets, inner=inner)  # type: ignore[arg-type]
+        got = cross_entropy_head(unembedding, hidden, targets, inner=inner)  # type: ignore[arg-type]
         torch.testing.assert_close(got.gradient.double(), gradient, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(got.loss, loss, rtol=1e-6, atol=1e-6)
         assert (got.kernel is None) == (inner == "none")
@@ -64,7 +64,7 @@ def test_gradient_loss_and_kernel_equal_autograd(
 def test_asking_for_the_kernel_changes_no_bit_of_the_gradient() -> None:
     for softcap in (None, 2.5):
         unembedding, hidden, targets = case(softcap=softcap)
-        got = [causal_head(unembedding, hidden, targets, inner=inner) for inner in ("none", "kernel")]
+        got = [cross_entropy_head(unembedding, hidden, targets, inner=inner) for inner in ("none", "kernel")]
         assert torch.equal(got[0].gradient, got[1].gradient)
         assert torch.equal(got[0].loss, got[1].loss)
 
@@ -80,7 +80,7 @@ def test_the_gradient_is_formed_where_that_is_cheaper(
     gradient, loss, at_logits = by_autograd(unembedding, hidden, targets)
     counted = targets.carries.clone()
     counted[0, 2] = False
-    got = causal_head(unembedding, hidden, targets, inner="cheapest", counted=counted)
+    got = cross_entropy_head(unembedding, hidden, targets, inner="cheapest", counted=counted)
     assert got.kernel is None
     assert got.formed is not None
     torch.testing.assert_close(got.gradient.double(), gradient, rtol=1e-5, atol=1e-5)
@@ -107,7 +107,7 @@ def test_logits_that_are_not_finite(monkeypatch: pytest.MonkeyPatch, chunk: int)
     hidden[1, 1] = torch.nan
     for inner in ("none", "kernel"):
         with pytest.raises(UndefinedMeasureError, match="loss is not finite"):
-            causal_head(unembedding, hidden, targets, inner=inner)  # type: ignore[arg-type]
+            cross_entropy_head(unembedding, hidden, targets, inner=inner)  # type: ignore[arg-type]
 
 
 class Largest(TorchDispatchMode):
@@ -132,22 +132,22 @@ def test_vocabulary_times_length_never_sets_the_largest_tensor(inner: Any) -> No
     weight, hidden = torch.randn(vocabulary, 4), torch.randn(1, length, 4)
     targets = causal_targets(torch.randint(0, vocabulary, (1, length)), torch.ones(1, length, dtype=torch.bool))
     with Largest() as seen:
-        causal_head(Unembedding(weight), hidden, targets, inner=inner)
+        cross_entropy_head(Unembedding(weight), hidden, targets, inner=inner)
     assert 2**24 < seen.elements <= module._CHUNK
 
 
 _PEAK = """
 import resource, sys, torch
-from tl_aniso.capturing.head import Unembedding, causal_head
+from tl_aniso.capturing.head import Unembedding, cross_entropy_head
 from tl_aniso.capturing.objectives import causal_targets
 torch.set_num_threads(1)
 length, inner = int(sys.argv[1]), sys.argv[2]
 hidden, weight = torch.randn(1, length, 16), torch.randn(50_000, 16)
 targets = causal_targets(torch.randint(0, 50_000, (1, length)), torch.ones(1, length, dtype=torch.bool))
 few = causal_targets(targets.ids[:, :16], targets.carries[:, :16])
-causal_head(Unembedding(weight), hidden[:, :16], few, inner=inner)
+cross_entropy_head(Unembedding(weight), hidden[:, :16], few, inner=inner)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-causal_head(Unembedding(weight), hidden, targets, inner=inner)
+cross_entropy_head(Unembedding(weight), hidden, targets, inner=inner)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
@@ -172,6 +172,6 @@ def test_targets_of_vanishing_probability_keep_their_loss(softcap: float | None)
     hidden = 60 * hidden
     gradient, loss, _ = by_autograd(unembedding, hidden, targets)
     assert loss.max() > 2000  # of at most eleven tokens, so some are rarer than float32 can tell
-    got = causal_head(unembedding, hidden, targets, inner="none")
+    got = cross_entropy_head(unembedding, hidden, targets, inner="none")
     torch.testing.assert_close(got.loss, loss, rtol=1e-6, atol=1e-4)
     torch.testing.assert_close(got.gradient.double(), gradient, rtol=1e-4, atol=1e-4)

@@ -70,6 +70,7 @@ def test_what_is_read_and_in_which_order(machine):
     both = local_corpus(("pack", "lonely"), min_chars=60)
     assert names(both) == [*STANDARD, "pack", "pack.sub.m", "lonely"]
     assert names(local_corpus("lonely", min_chars=60))[-1] == "lonely"
+    assert names(local_corpus("lonely", min_chars=60, standard_library=False)) == ["lonely"]
     assert "pack" not in sys.modules
 
 

@@ -129,3 +129,25 @@ def test_text_of_one_half_is_refused(tmp_path):
         freeze(text_source(str(path)), train_tokenizer(WORDS, 280), Store(tmp_path), seq_len=16, n_documents=None)
     with pytest.raises(TlAnisoError, match="no recipe of that name; did you mean local"):
         text_source("locale")
+
+
+def test_a_recipe_gives_the_text_of_several_sources(tmp_path):
+    for name in ("farm", "shop"):
+        rows = [json.dumps({"text": f"{name} {text}"}) for text in WORDS]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    sources = [
+        f"  - {{name: {name}, kind: files, paths: [{name}.jsonl], language: {language}}}"
+        for name, language in (("farm", "en"), ("shop", "fr"))
+    ]
+    (tmp_path / "mine.yaml").write_text("\n".join(["format: 1", "name: mine", "sources:", *sources]))
+    tokenizer, store = train_tokenizer(WORDS, 280), Store(tmp_path / "out")
+    source = text_source(str(tmp_path / "mine.yaml"))
+    found = freeze(source, tokenizer, store, seq_len=16, n_documents=16)
+    assert (found.sources.count("farm"), found.sources.count("shop")) == (8, 8)
+    assert set(zip(found.sources, found.languages, strict=True)) == {("farm", "en"), ("shop", "fr")}
+    assert set(source.revisions) == {"farm", "shop"}
+    (tmp_path / "farm.jsonl").write_text(json.dumps({"text": "another text"}))
+    assert text_source(str(tmp_path / "mine.yaml")).key != source.key
+    (tmp_path / "mine.yaml").write_text("format: 1\nnam: mine")
+    with pytest.raises(TlAnisoError, match=r"text: mine\.yaml"):
+        text_source(str(tmp_path / "mine.yaml"))

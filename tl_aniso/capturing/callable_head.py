@@ -27,9 +27,8 @@ class Called:
     """What a callable objective gave.
 
     Attributes:
-        head: as of `causal_head`; `formed` is of the whole batch.
-        carries: positions that can carry gradient under causal attention: those up to the last one of their sequence
-            whose logits have a gradient.
+        head: as of `cross_entropy_head`; `formed` is of the whole batch.
+        carries: positions whose logits have a gradient.
         n_losses: losses that are not exactly zero.
     """
 
@@ -62,7 +61,7 @@ def callable_head(
             What the objective itself raises passes through, with a note on where.
         UndefinedMeasureError: losses or gradients that are not finite.
     """
-    hidden = hidden.detach().to(unembedding.weight.dtype)  # as in `causal_head`
+    hidden = hidden.detach().to(unembedding.weight.dtype)  # as in `cross_entropy_head`
     size, length, _ = hidden.shape
     weight = unembedding.weight
     gradient = torch.zeros_like(hidden, dtype=torch.float32)
@@ -80,8 +79,7 @@ def callable_head(
         loss[row] = per_token.sum(dtype=loss.dtype)
         n_losses += int(per_token.count_nonzero())
         with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
-            reached = at_logits.abs().amax(-1).flip(0).cumsum(0).flip(0) > 0
-            carries[row, :n] = reached
+            carries[row, :n] = at_logits.abs().amax(-1) > 0
             slope = unembedding.slope(logits.detach()[0])
             factor = at_logits if slope is None else at_logits * slope
             gradient[row, :n] = (factor.to(weight.dtype) @ weight).float()

@@ -23,11 +23,12 @@ __all__ = ["load_capture", "save_capture"]
 
 _TENSORS = "sums.safetensors"
 _METADATA = "capture.json"
-# Options that format 1 did not know, with the value that it had.
-_SINCE_FORMAT_1: dict[str, Any] = {
+# Options that earlier formats did not know, with the value that they had.
+_NEW_OPTIONS: dict[str, Any] = {
     "batch_size": None,
     "heads": False,
     "keep_rows": 0,
+    "masking": None,
     "objective_id": None,
     "proxy_sites": {},
 }
@@ -79,13 +80,13 @@ def load_capture(directory: Path) -> Capture:
     try:
         document = json.loads((directory / _METADATA).read_text(encoding="utf-8"))
         found = document["metadata"]["format_version"]
-        if found not in (1, FORMAT_VERSION):
+        if found not in range(1, FORMAT_VERSION + 1):
             raise TlAnisoError(
                 f"{directory} has format {found}; this version of tl_aniso reads formats 1 to {FORMAT_VERSION}"
             )
         if document.pop("sha256") != _checksum(document, directory / _TENSORS):
             raise TlAnisoError(f"the capture in {directory} is damaged: its files are not as they were written")
-        if found == 1:
+        if found < FORMAT_VERSION:
             _update(document)
         return _restored(document, load_file(directory / _TENSORS))
     except FileNotFoundError as error:
@@ -97,12 +98,14 @@ def load_capture(directory: Path) -> Capture:
 
 
 def _update(document: dict[str, Any]) -> None:
-    """Say what format 1 left unsaid, since there was one choice only."""
+    """Say what earlier formats left unsaid: where there was one choice only, that; how many positions were special is
+    not known."""
     metadata = document["metadata"]
     metadata["format_version"] = FORMAT_VERSION
-    for option, value in _SINCE_FORMAT_1.items():
+    for option, value in _NEW_OPTIONS.items():
         metadata["options"].setdefault(option, value)
     metadata["text"].setdefault("n_units", dict(metadata["text"]["n_sequences"]))
+    metadata["text"].setdefault("positions", None)
     document.setdefault("rows", {})
 
 

@@ -18,7 +18,7 @@ from tl_aniso.errors import UndefinedMeasureError
 from tl_aniso.projection import Formed
 from tl_aniso.weight_moments import symmetric_product
 
-__all__ = ["Head", "Inner", "Unembedding", "causal_head"]
+__all__ = ["Head", "Inner", "Unembedding", "cross_entropy_head"]
 
 # Logits held at once, in elements: 2^25 floats are 128 MiB; with fewer rows the products slow down.
 _CHUNK = 2**25
@@ -77,7 +77,7 @@ class Unembedding:
         return None if self.softcap is None else 1 - (logits / self.softcap).square_()
 
 
-def causal_head(
+def cross_entropy_head(
     unembedding: Unembedding,
     hidden: Float[Tensor, "batch length d"],
     targets: Targets,

@@ -66,6 +66,8 @@ def fused_heads(n_heads: int, parts: int = 3) -> Split:
 def fused_thirds(parts: int = 3) -> Split:
     """Split the output of a fused projection that holds all queries first, then all keys, then all values.
 
+    With ``parts=2``, all rows of one matrix first, then all of another.
+
     Example:
         >>> import torch
         >>> q, k, v = fused_thirds()(torch.arange(12.0).reshape(1, 1, 12))
@@ -111,7 +113,7 @@ class Matrix:
 @dataclass(frozen=True)
 class Block:
     """One transformer block: its module, the module whose first input is the residual after attention (the norm before
-    the MLP or, without one, the MLP; None in parallel blocks), and the matrices."""
+    the MLP or, without one, the MLP or its first layer; None in parallel blocks), and the matrices."""
 
     module: nn.Module
     mid: nn.Module | None
@@ -231,7 +233,7 @@ def block_matrices(
     *,
     attention: Iterable[tuple[nn.Module, tuple[str, ...], Split | None]],
     attention_out: nn.Module,
-    mlp: Iterable[tuple[nn.Module, str]],
+    mlp: Iterable[tuple[nn.Module, tuple[str, ...], Split | None]],
     mlp_out: nn.Module,
     has_mid: bool,
     heads: tuple[int, int],
@@ -256,8 +258,10 @@ def block_matrices(
         for module, names, split in attention
     ]
     readers += [
-        Matrix(module, "reader", (weight_site(layer, name),), input_site(layer, "mlp"), mid or pre)
-        for module, name in mlp
+        Matrix(
+            module, "reader", tuple(weight_site(layer, n) for n in names), input_site(layer, "mlp"), mid or pre, split
+        )
+        for module, names, split in mlp
     ]
     w_o, w_out = weight_site(layer, "W_O"), weight_site(layer, "W_out")
     writers = [

@@ -14,10 +14,21 @@ import torch
 from jaxtyping import Bool, Integer
 from torch import Tensor
 
+from tl_aniso.capturing.layout import Layout
+from tl_aniso.capturing.masked_lm import MASKED, MaskedLM
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.text.sequences import Sequence
 
-__all__ = ["CAUSAL", "Losses", "Targets", "causal_targets", "check_objective", "name_of", "shuffled_targets"]
+__all__ = [
+    "CAUSAL",
+    "Losses",
+    "Objective",
+    "Targets",
+    "causal_targets",
+    "check_objective",
+    "name_of",
+    "shuffled_targets",
+]
 
 
 CAUSAL = "causal"
@@ -34,35 +45,72 @@ class Targets:
     carries: Bool[Tensor, "batch length"]
 
 
-def check_objective(objective: object) -> tuple[str, Losses | None]:
-    """The objective's name and, where it is the user's, the callable.
+@dataclass(frozen=True)
+class Objective:
+    """A loss by its name, with what it takes beside.
+
+    Attributes:
+        name: as results show it.
+        losses: the callable, where the loss is the user's.
+        masked_lm: how tokens are masked, where they are.
+    """
+
+    name: str
+    losses: Losses | None = None
+    masked_lm: MaskedLM | None = None
+
+
+def check_objective(objective: object, layout: Layout) -> Objective:
+    """The objective that a user means for a model; None is what the model was made for.
 
     A callable is named by its ``objective_name``, else by its ``__name__``, else by its class. Beside it, captures
     record a digest of the callable (`tl_aniso.capturing.objective_identity`), which tells apart what shares a name.
 
     Raises:
-        TlAnisoError: neither None, "causal" nor a callable, or a callable under a name that cannot be its own.
+        TlAnisoError: neither None, "causal", "masked", a `MaskedLM` nor a callable; a callable under a name that cannot
+            be its own; next-token loss of an encoder, or masked tokens of a decoder.
 
     Example:
+        >>> from transformers import LlamaConfig, LlamaForCausalLM
+        >>> from tl_aniso.capturing.bind import bind
+        >>> layout = bind(LlamaForCausalLM(LlamaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1,
+        ...                                            num_attention_heads=1)))
         >>> def target_logit(logits, ids, mask):
         ...     return -logits[..., 7]
-        >>> check_objective(None), check_objective(target_logit)[0]
-        (('causal', None), 'target_logit')
+        >>> check_objective(None, layout).name, check_objective(target_logit, layout).name
+        ('causal', 'target_logit')
     """
-    if objective is None or (isinstance(objective, str) and objective == CAUSAL):
-        return CAUSAL, None
+    encoder = layout.attends == "both"
+    if objective is None:
+        objective = MASKED if encoder else CAUSAL
+    if isinstance(objective, str) and objective == CAUSAL:
+        if encoder:
+            raise TlAnisoError(
+                f"objective 'causal' on {layout.class_name}: its tokens attend to both sides, so each sees what it is "
+                "to predict; leave objective out for masked-language modelling, or pass MaskedLM(...) or a callable"
+            )
+        return Objective(CAUSAL)
+    if isinstance(objective, MaskedLM) or (isinstance(objective, str) and objective == MASKED):
+        if not encoder:
+            raise TlAnisoError(
+                f"objective {str(objective)!r} on {layout.class_name}: its tokens attend to those before them alone, "
+                "and it was made to predict the next token; leave objective out, or pass 'causal' or a callable"
+            )
+        masked_lm = objective if isinstance(objective, MaskedLM) else MaskedLM()
+        return Objective(str(masked_lm), masked_lm=masked_lm)
     if not callable(objective):
         raise TlAnisoError(
-            f"objective {objective!r} is not supported; use 'causal' (summed next-token cross-entropy) or a callable "
-            "from logits, ids and mask to per-token losses"
+            f"objective {objective!r} is not supported; use 'causal' (summed next-token cross-entropy), 'masked' or "
+            "MaskedLM(...) (summed cross-entropy of masked tokens, of encoders), or a callable from logits, ids and "
+            "mask to per-token losses"
         )
     name: object = name_of(objective)
-    if not isinstance(name, str) or name == CAUSAL:
+    if not isinstance(name, str) or name == CAUSAL or name.partition("(")[0] == MASKED:
         raise TlAnisoError(
             f"an objective of one's own cannot be named {name!r}; set its objective_name to a name that says what it is"
         )
     _check_arguments(name, objective)
-    return name, objective
+    return Objective(name, losses=objective)
 
 
 def name_of(objective: object) -> str:

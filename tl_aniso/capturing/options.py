@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from tl_aniso.capturing.layout import Layout
+from tl_aniso.capturing.masked_lm import MaskedLM
 from tl_aniso.capturing.objective_identity import objective_id
 from tl_aniso.capturing.objectives import Losses, check_objective
 from tl_aniso.checks import MOST_SEED, as_integer, as_names
@@ -19,7 +21,9 @@ __all__ = ["EXTRA_PASSES", "GRADIENTS", "UNITS", "Options", "check_options"]
 GRADIENTS = ("activation", "weight")
 EXTRA_PASSES = (*LABEL_PASSES, PERMUTED_TOKENS)
 UNITS = ("sequence", "batch")
-_FILTERS = ("special", "sink")
+_FILTERS = ("special", "sink", "masked", "unmasked")
+# Sinks are a property of a residual value; a weight gradient without them would be no gradient of the loss.
+_WEIGHT_FILTERS = ("special", "masked", "unmasked")
 # More would be more than documents, and a jackknife leaves out each in turn.
 _MOST_SHARDS = 1024
 _DTYPES = {"float32": None, "bfloat16": torch.bfloat16}
@@ -33,6 +37,7 @@ class Options:
         objective: name of the loss.
         objective_id: digest of a loss of the user's, which tells it from others of its name.
         losses: the loss itself where it is the user's.
+        masked_lm: how tokens are masked, where the loss is of masked tokens.
         heads: whether attention matrices are measured head by head too.
         keep_rows: rows kept of each activation site and half.
     """
@@ -49,6 +54,7 @@ class Options:
     dtype: str
     seed: int
     losses: Losses | None = None
+    masked_lm: MaskedLM | None = None
     heads: bool = False
     keep_rows: int = 0
     objective_id: str | None = None
@@ -65,6 +71,7 @@ class Options:
 
 
 def check_options(
+    layout: Layout,
     *,
     gradients: Any,
     controls: Any,
@@ -80,10 +87,10 @@ def check_options(
     seed: Any,
     heads: Any = False,
 ) -> Options:
-    """Turn a user's arguments into `Options`.
+    """Turn a user's arguments into `Options` for a model.
 
     Raises:
-        TlAnisoError: a value that is unknown or not supported; the message lists those that are.
+        TlAnisoError: a value that is unknown, or not supported of this model; the message lists those that are.
     """
     if unit not in UNITS:
         raise TlAnisoError(
@@ -101,11 +108,12 @@ def check_options(
     if name not in _DTYPES:
         raise TlAnisoError(f"dtype {dtype!r} is not supported; use one of {', '.join(_DTYPES)} (autocast)")
     passes = _known(extra_passes, EXTRA_PASSES, "extra_passes")
-    loss_name, losses = check_objective(objective)
+    chosen = check_objective(objective, layout)
+    loss_name, losses = chosen.name, chosen.losses
     if losses is not None and "shuffled_labels" in passes:
         raise TlAnisoError(
-            f"shuffled_labels permutes what 'causal' predicts; the labels of objective {loss_name} are its own "
-            "business: leave it out, or capture again with an objective whose labels are permuted"
+            f"shuffled_labels permutes what 'causal' and 'masked' predict; the labels of objective {loss_name} are its "
+            "own business: leave it out, or capture again with an objective whose labels are permuted"
         )
     return Options(
         gradients=_known(gradients, GRADIENTS, "gradients"),
@@ -114,13 +122,13 @@ def check_options(
         objective=loss_name,
         unit=unit,
         basis=basis,
-        exclude=_known(exclude, _FILTERS, "exclude"),
-        # Sinks are a property of a residual value; a weight gradient without them would be no gradient of the loss.
-        weight_exclude=_known(weight_exclude, _FILTERS[:1], "weight_exclude"),
+        exclude=_filters(exclude, _FILTERS, "exclude", chosen.masked_lm, loss_name),
+        weight_exclude=_filters(weight_exclude, _WEIGHT_FILTERS, "weight_exclude", chosen.masked_lm, loss_name),
         n_shards=as_integer("n_shards", n_shards, least=1, most=_MOST_SHARDS),
         dtype=name,
         seed=as_integer("seed", seed, least=0, most=MOST_SEED),
         losses=losses,
+        masked_lm=chosen.masked_lm,
         heads=heads,
         keep_rows=as_integer("keep_rows", keep_rows, least=0),
         objective_id=None if losses is None else _identity(loss_name, losses),
@@ -137,6 +145,21 @@ def _identity(name: str, losses: Losses) -> str:
             stacklevel=4,
         )
     return found
+
+
+def _filters(
+    values: Any, known: tuple[str, ...], argument: str, masked_lm: MaskedLM | None, objective: str
+) -> tuple[str, ...]:
+    """Row filters; those that go by masks belong to objectives that mask."""
+    chosen = _known(values, known, argument)
+    by_mask = [name for name in chosen if name in ("masked", "unmasked")]
+    if by_mask and masked_lm is None:
+        raise TlAnisoError(
+            f"{argument} holds {' and '.join(by_mask)}, but the objective {objective} masks nothing; leave it out"
+        )
+    if len(by_mask) == 2:
+        raise TlAnisoError(f"{argument} holds both masked and unmasked, which leaves no ordinary token; choose one")
+    return chosen
 
 
 def _known(values: Any, known: tuple[str, ...], argument: str) -> tuple[str, ...]:

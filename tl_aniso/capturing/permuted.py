@@ -4,14 +4,15 @@ import dataclasses
 
 import torch
 
+from tl_aniso.capturing.feeding import feed
 from tl_aniso.capturing.hooks import tapped
 from tl_aniso.capturing.layout import Layout
-from tl_aniso.capturing.objectives import causal_targets
 from tl_aniso.capturing.reduce import Reducer, Wanted
 from tl_aniso.capturing.sums import Sums
 from tl_aniso.controls.names import PERMUTED_TOKENS
 from tl_aniso.progress import track
 from tl_aniso.text import Batch, make_batches
+from tl_aniso.text.masking import Masking
 from tl_aniso.text.permuted import permuted_sequences
 
 __all__ = ["add_permuted_activations"]
@@ -23,6 +24,7 @@ def add_permuted_activations(
     wanted: Wanted,
     sums: Sums,
     *,
+    masking: Masking | None,
     seed: int,
     dtype: torch.dtype | None,
     progress: bool,
@@ -35,7 +37,9 @@ def add_permuted_activations(
         batches: of the true documents.
         wanted: of the true pass: the same activations, under the same filters.
         sums: where the moments go.
-        seed: of the permutations.
+        masking: of the true pass. Special tokens keep their places and each place has its own draw, so the permuted
+            text is masked at the places where the true text is.
+        seed: of the permutations and masks.
         dtype: as of the true pass.
         progress: show it.
     """
@@ -59,8 +63,9 @@ def add_permuted_activations(
     ) as tap:
         for batch in track(permuted, "permuted tokens", total=len(permuted), enabled=progress):
             on_device = dataclasses.replace(batch, ids=batch.ids.to(layout.device), mask=batch.mask.to(layout.device))
-            reducer.begin(on_device, causal_targets(on_device.ids, on_device.mask))
-            hidden = tap.forward(on_device.ids, on_device.mask)
+            fed = feed(on_device, masking, seed)
+            reducer.begin(on_device, fed.targets, fed.ids, fed.masked)
+            hidden = tap.forward(fed.ids, on_device.mask)
             reducer.hidden(hidden)
     for key, moments in apart.moments.items():
         sums.moments[dataclasses.replace(key, variant=PERMUTED_TOKENS)] = moments

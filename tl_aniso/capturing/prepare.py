@@ -6,9 +6,11 @@ from itertools import chain
 from typing import Any
 
 from tl_aniso.capturing.layout import Layout
+from tl_aniso.capturing.masked_lm import MaskedLM
 from tl_aniso.checks import as_integer
 from tl_aniso.errors import TextError, TlAnisoError, TlAnisoWarning
 from tl_aniso.text import SequenceSet, iter_documents, make_sequences, tokenise
+from tl_aniso.text.masking import Masking, ordinary_places
 
 __all__ = ["PreparedText", "default_batch_size", "find_tokenizer", "prepare_text"]
 
@@ -28,6 +30,7 @@ class PreparedText:
         n_with_bos: documents that begin with a BOS.
         n_doubled_bos: documents from which a second BOS was taken.
         tokenizer: name of the tokenizer, "ids" where the text came as ids.
+        masking: how tokens are masked; None where the objective masks none.
     """
 
     sequences: SequenceSet
@@ -36,6 +39,7 @@ class PreparedText:
     n_with_bos: int
     n_doubled_bos: int
     tokenizer: str
+    masking: Masking | None = None
 
     @property
     def halves(self) -> tuple[str, ...]:
@@ -77,12 +81,24 @@ def find_tokenizer(model: Any) -> Any | None:
 
 
 def prepare_text(
-    model: Any, layout: Layout, text: Any, *, tokenizer: Any, seq_len: int | None, n_shards: int
+    model: Any,
+    layout: Layout,
+    text: Any,
+    *,
+    tokenizer: Any,
+    seq_len: int | None,
+    n_shards: int,
+    masked_lm: MaskedLM | None = None,
 ) -> PreparedText:
-    """Tokenise and cut a user's text for a model.
+    """Tokenise and cut a user's text for a model, and find out how to mask it.
+
+    Args:
+        masked_lm: the objective, where it is one of masked tokens. Sequences without a token that may be masked are
+            then dropped and counted (`no_maskable_token`).
 
     Raises:
-        TextError: empty text, no tokenizer for strings, or ids outside the model's vocabulary.
+        TextError: empty text, no tokenizer for strings, ids outside the model's vocabulary, or for masks, a mask token
+            that is not known or text of special tokens alone.
         TlAnisoError: `seq_len` above the model's context.
     """
     length = min(DEFAULT_SEQ_LEN, layout.context) if seq_len is None else as_integer("seq_len", seq_len, least=2)
@@ -103,9 +119,12 @@ def prepare_text(
     tokens = tokenise(chain([first], documents), tokenizer, bos=bos if isinstance(bos, int) else None)
     sequences = make_sequences(tokens, length, layout.vocab_size, n_shards, sources=tokens.sources)
     name = "ids" if tokenizer is None else str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__)
-    return PreparedText(
-        sequences, length, _special_ids(layout, tokenizer), tokens.n_with_bos, tokens.n_doubled_bos, name
-    )
+    special = _special_ids(layout, tokenizer)
+    masking = None
+    if masked_lm is not None:
+        masking = _masking(masked_lm, layout, tokenizer, special)
+        special, sequences = masking.special, _maskable(sequences, masking)
+    return PreparedText(sequences, length, special, tokens.n_with_bos, tokens.n_doubled_bos, name, masking)
 
 
 def default_batch_size(layout: Layout, seq_len: int) -> int:
@@ -120,7 +139,66 @@ def _special_ids(layout: Layout, tokenizer: Any) -> tuple[int, ...]:
     else:
         config: Any = getattr(layout.root, "config", None)  # a HookedTransformer's names no special tokens
         found = set()
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        names = ["bos_token_id", "eos_token_id", "pad_token_id"]
+        if layout.attends == "both":
+            names += ["cls_token_id", "sep_token_id", "mask_token_id"]
+        for name in names:
             value = getattr(config, name, None)
             found |= set(value) if isinstance(value, list | tuple) else {value}
     return tuple(sorted(int(i) for i in found if i is not None and 0 <= i < layout.vocab_size))
+
+
+def _masking(masked_lm: MaskedLM, layout: Layout, tokenizer: Any, special: tuple[int, ...]) -> Masking:
+    """How to mask with this model's vocabulary.
+
+    Raises:
+        TextError: the mask token is not known, or outside the vocabulary.
+    """
+    found = masked_lm.mask_token_id
+    if found is None:
+        found = getattr(tokenizer, "mask_token_id", None)
+    if found is None:
+        found = getattr(getattr(layout.root, "config", None), "mask_token_id", None)
+    if not isinstance(found, int):
+        lacking = (
+            f"the tokenizer {getattr(tokenizer, 'name_or_path', '') or type(tokenizer).__name__} has no mask token"
+            if tokenizer is not None
+            else "the text came as ids, without a tokenizer"
+        )
+        remedy = "another tokenizer=..." if tokenizer is not None else "tokenizer=..."
+        raise TextError(
+            f"masked-language modelling needs a mask token: {lacking}, and the config of this {layout.class_name} "
+            f"names none; pass {remedy}, or objective=MaskedLM(mask_token_id=...)"
+        )
+    if not 0 <= found < layout.vocab_size:
+        raise TextError(
+            f"the mask token {found} is outside the vocabulary of {layout.vocab_size} ids; pass the model's own "
+            "tokenizer=..., or objective=MaskedLM(mask_token_id=...)"
+        )
+    known = len(tokenizer) if hasattr(tokenizer, "__len__") else layout.vocab_size
+    return Masking(
+        masked_lm.rate,
+        masked_lm.replacement,
+        found,
+        tuple(sorted({*special, found})),
+        min(known, layout.vocab_size),  # tables are often padded beyond the tokens there are
+    )
+
+
+def _maskable(sequences: SequenceSet, masking: Masking) -> SequenceSet:
+    """The sequences that hold a token which may be masked; the others are counted.
+
+    Raises:
+        TextError: there is none.
+    """
+    kept = tuple(s for s in sequences.sequences if ordinary_places(s, masking.special).any())
+    n_dropped = len(sequences.sequences) - len(kept)
+    if not n_dropped:
+        return sequences
+    if not kept:
+        raise TextError(
+            f"all {n_dropped} sequences are made of special tokens alone, so there is no token to mask; give text"
+        )
+    documents = tuple(dict.fromkeys(s.document for s in kept))
+    dropped = {**sequences.dropped, "no_maskable_token": n_dropped}
+    return SequenceSet(kept, documents, dropped, sum(len(s) for s in kept))

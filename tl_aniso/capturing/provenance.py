@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -9,16 +10,18 @@ from typing import Any
 import torch
 
 from tl_aniso import __version__
+from tl_aniso.capturing.feeding import positions_by_kind
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.options import Options
 from tl_aniso.capturing.plan import Plan
 from tl_aniso.capturing.prepare import PreparedText
 from tl_aniso.capturing.sums import HALVES
 from tl_aniso.text import Batch
+from tl_aniso.text.masking import Masking
 
 __all__ = ["FORMAT_VERSION", "describe", "fingerprint"]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 # Per tensor: enough elements that two checkpoints of one model differ in some, few enough to hash in a moment.
 _SAMPLED = 4096
@@ -75,6 +78,7 @@ def describe(
             "extra_passes": list(options.extra_passes),
             "objective": options.objective,
             "objective_id": options.objective_id,
+            "masking": _masking(prepared.masking),
             "unit": options.unit,
             # The batch size decides what a batch's gradient is, and nothing else.
             "batch_size": batch_size if options.unit == "batch" else None,
@@ -102,6 +106,7 @@ def describe(
             "n_sequences": _units(found.sequences),
             "n_units": _units(found.sequences if options.unit == "sequence" else batches),
             "n_tokens": found.n_tokens,
+            "positions": positions_by_kind(prepared, options.seed),
             "dropped": dict(found.dropped),
             "n_with_bos": prepared.n_with_bos,
             "n_doubled_bos": prepared.n_doubled_bos,
@@ -109,6 +114,13 @@ def describe(
         "versions": {package: _version(package) for package in ("torch", "transformers", "transformer_lens")},
         "device": layout.device.type,
     }
+
+
+def _masking(masking: Masking | None) -> dict[str, Any] | None:
+    """How tokens were masked; the special ones are among the options already."""
+    if masking is None:
+        return None
+    return {name: value for name, value in asdict(masking).items() if name != "special"}
 
 
 def _units(units: Sequence[Any]) -> dict[str, int]:

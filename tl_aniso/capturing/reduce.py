@@ -7,18 +7,19 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from tl_aniso.capturing.head import Head
 from tl_aniso.capturing.kept_rows import RowsKey, batch_keys
 from tl_aniso.capturing.layout import Layout, Matrix
 from tl_aniso.capturing.objectives import Targets
+from tl_aniso.capturing.reach import Reach, own_loss_sites
 from tl_aniso.capturing.sums import HALVES, MAIN, EnergyKey, SumKey, Sums
 from tl_aniso.errors import UndefinedMeasureError
 from tl_aniso.projection import Factor, Rows, control_energy, embedding_factor, energy_along, gradient_energy
 from tl_aniso.reservoir import Reservoir
-from tl_aniso.sites import EMBEDDING, head_site
+from tl_aniso.sites import EMBEDDING, head_site, whole_site
 from tl_aniso.text.sequences import Batch
 from tl_aniso.weight_moments import (
     RowWeights,
@@ -49,8 +50,8 @@ class Wanted:
         by_shard: sites whose d x d sums are kept by shard.
         n_shards: number of shards.
         special: token ids whose rows are left out.
-        exclude: row filters of activations and their gradients, of "special" and "sink".
-        weight_exclude: row filters of weight gradients, "special" only.
+        exclude: row filters of activations and their gradients, of "special", "sink", "masked" and "unmasked".
+        weight_exclude: row filters of weight gradients: the same without "sink".
         unit: whose gradient G is: one "sequence"'s, or one "batch"'s, which then counts as one long sequence.
         keep_rows: rows kept of each activation site and half.
         seed: of the choice of rows.
@@ -95,18 +96,32 @@ class Reducer:
         self._outputs: dict[str, list[tuple[str, Tensor]]] = {}
         self._summed: set[str] = set()
         self._keep: dict[str, Tensor] = {}
-        self._shared: dict[str, Rows] = {}
+        self._shared: dict[tuple[str, bool], Rows] = {}
         self._keys: np.ndarray | None = None
+        # Under causal attention none is told apart: the positions up to the last loss are counted everywhere.
+        self._own = own_loss_sites(len(layout.blocks)) if layout.attends == "both" else frozenset()
 
     # -- one batch ---------------------------------------------------------------------------------------------
 
-    def begin(self, batch: Batch, targets: Targets) -> None:
-        """Take up a batch (already on the device)."""
+    def begin(
+        self,
+        batch: Batch,
+        targets: Targets,
+        fed: Integer[Tensor, "batch length"] | None = None,
+        masked: Bool[Tensor, "batch length"] | None = None,
+    ) -> None:
+        """Take up a batch (already on the device), with the ids that the model reads if they are others."""
         self._batch = batch
+        self._fed = batch.ids if fed is None else fed
         self._half = batch.half
         self._shards = torch.tensor([s.shard for s in batch.sequences])
-        special = torch.tensor(self.wanted.special, dtype=batch.ids.dtype, device=batch.ids.device)
-        self._ordinary = batch.mask & ~torch.isin(batch.ids, special)
+        ids = torch.tensor(self.wanted.special, dtype=batch.ids.dtype, device=batch.ids.device)
+        # By the original ids: a masked position is not special because it holds the mask token.
+        special = torch.isin(batch.ids, ids)
+        self._kinds = {"special": special}
+        if masked is not None:
+            self._kinds |= {"masked": masked, "unmasked": ~masked & ~special}
+        self._counted = self._without(self.wanted.weight_exclude)
         self.carry(targets.carries)
         self._outputs.clear()
         self._summed.clear()
@@ -117,13 +132,11 @@ class Reducer:
     @property
     def counted(self) -> Bool[Tensor, "batch length"]:
         """Positions that the filters leave in weight gradients."""
-        return self._ordinary if "special" in self.wanted.weight_exclude else self._batch.mask
+        return self._counted
 
-    def carry(self, carries: Bool[Tensor, "batch length"]) -> None:
-        """Say which positions can carry gradient, where that is known only after the loss."""
-        self._carries = carries & self.counted
-        # Under causal attention a gradient reaches every position up to the last that carries a loss, and none beyond.
-        self._reached = carries.flip(1).cumsum(1).flip(1) > 0
+    def carry(self, losses: Bool[Tensor, "batch length"]) -> None:
+        """Say which positions have a loss, where that is known only after it was computed."""
+        self._reach = Reach.of(self.layout, losses, self._batch.mask, self._own)
 
     def start_variant(self, name: str) -> None:
         """Gradients from here on belong to another pass over the same batch (inputs are the same)."""
@@ -162,9 +175,9 @@ class Reducer:
         keep = self._keep[site]
         self._add_rows("activation_gradient", site, gradient, keep)
         if self.variant == MAIN:
-            counted = keep & self._reached
+            counted = keep & self._reach.at(site)
             entries = int(counted.sum()) * gradient.shape[-1]
-            # All entries at once, less those of the few rows that do not count, is many times as fast as by row.
+            # All entries at once, less those of the rows that do not count, is many times as fast as by row.
             apart = torch.count_nonzero(gradient.flatten(0, 1)[~counted.flatten()])
             self.sums.tally(f"gradient_entries|{site}|{self._half}", entries)
             self.sums.tally(f"gradient_zeros|{site}|{self._half}", entries - int(torch.count_nonzero(gradient) - apart))
@@ -186,8 +199,8 @@ class Reducer:
             names = [head_site(site, head) for head in range(heads)]
             if not self.wanted.weights.intersection((site, *names)):
                 continue
-            rows = self._rows(gradient, None) if writer else self._rows(inputs, matrix.activation)
-            factor = self._factor(values.float(), always=writer)
+            rows = self._rows(gradient, None, site) if writer else self._rows(inputs, matrix.activation, site)
+            factor = self._factor(values.float(), site, always=writer)
             if site in self.wanted.weights:
                 self._add_weight(site, rows, Factor(factor))
             # A head holds neighbouring columns of the factor, so its rows of G are a gradient of their own.
@@ -200,11 +213,11 @@ class Reducer:
         """The gradient at the embedding's output: rows with the same token add up in the table."""
         if self.layout.embed_scale != 1:
             gradient = gradient * self.layout.embed_scale  # the table is in front of the factor, the output behind it
-        rows = self._rows(gradient, None)
+        rows = self._rows(gradient, None, EMBEDDING)
         if self.wanted.unit == "batch":
-            factor = embedding_factor(rows, self._joined(self._batch.ids))
+            factor = embedding_factor(rows, self._joined(self._fed))
         else:
-            factor = Factor(None, token_kernel(self._batch.ids, self._carries, torch.float32))
+            factor = Factor(None, token_kernel(self._fed, self._carries(EMBEDDING), torch.float32))
         self._add_weight(EMBEDDING, rows, factor)
 
     @_in_float32
@@ -221,7 +234,8 @@ class Reducer:
         matrix = self.layout.unembed
         if matrix.sites[0] not in self.wanted.weights:
             return
-        rows, kernel = self._rows(hidden.detach(), matrix.activation), head.kernel
+        rows = self._rows(hidden.detach(), matrix.activation, matrix.sites[0])
+        kernel = head.kernel
         if kernel is not None and self.wanted.weight_exclude:
             kernel = kernel * (rows.carries[:, :, None] & rows.carries[:, None, :])
         self._add_weight(matrix.sites[0], rows, Factor(None, kernel, head.formed))
@@ -230,12 +244,11 @@ class Reducer:
 
     def _kept_rows(self, site: str, value: Tensor) -> Bool[Tensor, "batch length"]:
         mask = self._batch.mask
-        keep = self._ordinary if "special" in self.wanted.exclude else mask
+        keep = self._without(self.wanted.exclude)
         norms = value.float().norm(dim=-1)
         if "sink" in self.wanted.exclude:
             median = norms.masked_fill(~mask, torch.nan).nanmedian(dim=1, keepdim=True).values
             keep = keep & (norms <= SINK_FACTOR * median)
-        keep = keep & mask
         energy = norms.double().square() * mask
         self.sums.tally(f"rows|{site}|{self._half}", int(mask.sum()))
         self.sums.tally(f"rows_kept|{site}|{self._half}", int(keep.sum()))
@@ -243,9 +256,21 @@ class Reducer:
         self.sums.tally(f"energy_kept|{site}|{self._half}", float((energy * keep).sum()))
         return keep
 
-    def _factor(self, values: Tensor, *, always: bool) -> Tensor:
+    def _without(self, filters: tuple[str, ...]) -> Bool[Tensor, "batch length"]:
+        """Real positions without the kinds that filters name; sinks are a property of a value, and judged with it."""
+        keep = self._batch.mask
+        for name in filters:
+            if name in self._kinds:
+                keep = keep & ~self._kinds[name]
+        return keep
+
+    def _carries(self, site: str) -> Bool[Tensor, "batch length"]:
+        """Positions that can carry gradient at a weight site, filters applied."""
+        return self._reach.at(whole_site(site)) & self._counted
+
+    def _factor(self, values: Tensor, site: str, *, always: bool) -> Tensor:
         """Zero where nothing is carried; without filters a reader's output gradient is zero there by itself."""
-        masked = values * self._carries[..., None] if always or self.wanted.weight_exclude else values
+        masked = values * self._carries(site)[..., None] if always or self.wanted.weight_exclude else values
         return self._joined(masked)
 
     def _joined(self, values: Tensor) -> Tensor:
@@ -308,13 +333,14 @@ class Reducer:
             return []
         return [(control, sites[site]) for control, sites in self.wanted.planes.items() if site in sites]
 
-    def _rows(self, values: Tensor, group: str | None) -> Rows:
-        """The residual side; matrices that read one input share what is derived from it."""
+    def _rows(self, values: Tensor, group: str | None, site: str) -> Rows:
+        """The residual side; matrices that read one input, and carry alike, share what is derived from it."""
         if group is None:
-            return Rows(self._joined(values.float()), self._joined(self._carries))
-        if group not in self._shared:
-            self._shared[group] = Rows(self._joined(values.float()), self._joined(self._carries))
-        return self._shared[group]
+            return Rows(self._joined(values.float()), self._joined(self._carries(site)))
+        key = (group, whole_site(site) in self._own)
+        if key not in self._shared:
+            self._shared[key] = Rows(self._joined(values.float()), self._joined(self._carries(site)))
+        return self._shared[key]
 
     def _add_weight(self, site: str, rows: Rows, factor: Factor) -> None:
         """Second moment and projected energies of one matrix' gradient, and of its controls."""

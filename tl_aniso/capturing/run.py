@@ -10,10 +10,11 @@ from torch import Tensor
 
 from tl_aniso.capturing.bind import bind, check_finite
 from tl_aniso.capturing.callable_head import callable_head
-from tl_aniso.capturing.head import Head, Inner, Unembedding, causal_head
+from tl_aniso.capturing.feeding import feed
+from tl_aniso.capturing.head import Head, Inner, Unembedding, cross_entropy_head
 from tl_aniso.capturing.hooks import tapped
 from tl_aniso.capturing.layout import Layout
-from tl_aniso.capturing.objectives import Targets, causal_targets, shuffled_targets
+from tl_aniso.capturing.objectives import Targets, shuffled_targets
 from tl_aniso.capturing.options import Options, check_options
 from tl_aniso.capturing.permuted import add_permuted_activations
 from tl_aniso.capturing.plan import Plan, Pooled, check_size, make_plan
@@ -30,6 +31,7 @@ from tl_aniso.progress import say, track
 from tl_aniso.sites import UNEMBEDDING, UNEMBEDDING_INPUT
 from tl_aniso.subspace import TangentProxies
 from tl_aniso.text import Batch, make_batches
+from tl_aniso.text.masking import Masking
 from tl_aniso.weight_moments import CONTROL_NAMES
 
 __all__ = ["capture", "run_capture"]
@@ -71,7 +73,7 @@ def capture(
     Nothing on the model changes. Method: arXiv:2604.08764; ``docs/method.md``, sections 2 to 4.
 
     Args:
-        model: a decoder of Hugging Face (`tl_aniso.capturing.bind.SUPPORTED_CLASSES` lists the classes), a
+        model: a decoder or encoder of Hugging Face (`tl_aniso.capturing.bind.SUPPORTED_CLASSES` lists the classes), a
             TransformerBridge (TransformerLens 4) of one, or a HookedTransformer (TransformerLens 3.9) as
             ``from_pretrained_no_processing`` loads it.
         text: a string, token ids, a list of either, dataset rows, or a Path to .txt or .jsonl.
@@ -83,12 +85,14 @@ def capture(
             "permuted_tokens" runs forward over each document with its tokens permuted, and keeps the activations in
             ``.variants["permuted_tokens"].activations``.
         sites: names or shell-style patterns; None for every site.
-        objective: None or "causal": summed next-token cross-entropy. Or a callable ``(logits, ids, mask) -> losses``
-            of one sequence at a time, without padding (1 x length x vocabulary in float32, 1 x length, 1 x length),
-            to one loss a token, zero where there is none; their sum is differentiated by autograd, and all logits of
-            a sequence are held. Its ``objective_name`` or ``__name__`` is recorded, and a digest of its code. It must
-            not run the measured model itself (a copy may be run). It may draw random numbers of torch, whose state is
-            afterwards as before, and write into what it is given.
+        objective: None for what the model was made for: "causal", summed next-token cross-entropy, of decoders;
+            "masked", summed cross-entropy of masked tokens, of encoders, or `tl_aniso.MaskedLM` with another rate or
+            replacement: the model then reads masked text, the same at every checkpoint. Or a callable
+            ``(logits, ids, mask) -> losses`` of one sequence at a time, without padding (1 x length x vocabulary in
+            float32, 1 x length, 1 x length), to one loss a token, zero where there is none; their sum is
+            differentiated by autograd, and all logits of a sequence are held. Its ``objective_name`` or ``__name__``
+            is recorded, and a digest of its code. It must not run the measured model itself (a copy may be run). It
+            may draw random numbers of torch, whose state is afterwards as before, and write into what it is given.
         unit: "sequence": G is the gradient of one sequence. "batch": of a whole batch, as an optimiser's step has it;
             batches then keep within a half and a shard, and `batch_size` is part of what is measured.
         basis: "own": a reader's proxy lives on its own input, a writer's on its own output. "residual": on the
@@ -96,8 +100,10 @@ def capture(
         heads: measure W_Q, W_K, W_V and W_O of every chosen site head by head too, as ``blocks.0.attn.W_Q.3``; single
             heads can be named in `sites`.
         exclude: row filters for activations and their gradients: "special" tokens, and "sink" positions, whose
-            residual norm exceeds 10 times the median of their sequence.
-        weight_exclude: "special" leaves special tokens out of weight gradients, which are then no longer dL/dW.
+            residual norm exceeds 10 times the median of their sequence; under a masked objective also "masked" or
+            "unmasked" tokens.
+        weight_exclude: "special", "masked" or "unmasked" leaves such tokens out of weight gradients, which are then no
+            longer dL/dW.
         keep_rows: rows kept of every activation site and half, in ``.rows``, for what sums cannot answer: a uniform
             sample of the rows that the filters leave, at the same places of a text in every model and batch size.
         seq_len: tokens in a sequence, min(512, context) by default.
@@ -107,9 +113,10 @@ def capture(
         max_bytes: refuse to hold more than this; by default 60% of the free memory.
         dtype: None or "float32"; "bfloat16" runs under autocast.
         device: checked against where the model is, which is never moved.
-        seed: seed of permuted labels and of kept rows.
+        seed: seed of masks, of permuted labels and tokens, and of kept rows.
         progress: show the size, and progress with an estimate.
-        tokenizer: the model's tokenizer, found by itself where the model was loaded from a path or id.
+        tokenizer: the model's tokenizer, found by itself where the model was loaded from a path or id and the text is
+            no ids. It names the special tokens, the mask token among them.
         pooled: d x d sums of weight gradients: "all" of them, of the "effect" without its controls, or "none"; by
             default "all" without proxies and "none" with them.
         planes: of controls, as `tl_aniso.controls.fit_control_planes` returns them: with `proxies`, gradients are
@@ -130,7 +137,9 @@ def capture(
         >>> got.weight_gradients["blocks.0.attn.W_Q"].second_moment().shape
         torch.Size([16, 16])
     """
+    layout = bind(model)
     options = check_options(
+        layout,
         gradients=gradients,
         controls=controls,
         extra_passes=extra_passes,
@@ -145,12 +154,19 @@ def capture(
         dtype=dtype,
         seed=seed,
     )
-    layout = bind(model)
     if device is not None and _device(device).type != layout.device.type:
         raise TlAnisoError(
             f"the model is on {layout.device}, not on {device}; move it first with model.to({str(device)!r})"
         )
-    prepared = prepare_text(model, layout, text, tokenizer=tokenizer, seq_len=seq_len, n_shards=n_shards)
+    prepared = prepare_text(
+        model,
+        layout,
+        text,
+        tokenizer=tokenizer,
+        seq_len=seq_len,
+        n_shards=options.n_shards,
+        masked_lm=options.masked_lm,
+    )
     return run_capture(
         model,
         layout,
@@ -183,7 +199,15 @@ def run_capture(
     progress: bool = True,
     description: str = "capture",
 ) -> Capture:
-    """`capture` on text that was prepared, and options that were checked, before."""
+    """`capture` on text that was prepared, and options that were checked, before.
+
+    Raises:
+        TlAnisoError: arguments of the wrong kind, or text that was prepared without the masks of the objective.
+    """
+    if (options.masked_lm is None) != (prepared.masking is None):
+        raise TlAnisoError(
+            f"the text was not prepared for the objective {options.objective}; prepare it with masked_lm"
+        )
     if proxies is not None and not isinstance(proxies, TangentProxies):
         raise TlAnisoError(f"proxies must be TangentProxies, as fit_tangent_proxies returns them, got {proxies!r}")
     if planes is not None and not isinstance(planes, ControlPlanes):
@@ -218,7 +242,7 @@ def run_capture(
     batches = make_batches(prepared.sequences.sequences, size, by_shard=options.unit == "batch")
     try:
         with _kept_random_state(layout, options):
-            sums = _run(layout, batches, options, plan, progress, description)
+            sums = _run(layout, batches, options, prepared.masking, plan, progress, description)
     except UndefinedMeasureError:
         check_finite(layout)  # a broken checkpoint is the cause to name, not the first site it reached
         raise
@@ -226,14 +250,22 @@ def run_capture(
     return Capture(sums, metadata, layout.aliases)
 
 
-def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, progress: bool, description: str) -> Sums:
+def _run(
+    layout: Layout,
+    batches: list[Batch],
+    options: Options,
+    masking: Masking | None,
+    plan: Plan,
+    progress: bool,
+    description: str,
+) -> Sums:
     sums = Sums()
     reducer = Reducer(layout, plan.wanted, sums)
     backward = bool(plan.wanted.activation_gradients or plan.wanted.weights)
     unembed = Unembedding.of(layout.unembed.module, layout.softcap)
     joined = options.unit == "batch"
     inner: Inner = "none" if UNEMBEDDING not in plan.wanted.weights else "cheapest" if joined else "kernel"
-    # A loss of the user's is not called for nothing; the causal one costs little and is reported.
+    # A loss of the user's is not called for nothing; cross-entropy costs little and is reported.
     needs_head = backward or (UNEMBEDDING_INPUT in plan.wanted.activations and options.losses is None)
     with tapped(
         layout,
@@ -245,14 +277,15 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
     ) as tap:
         for batch in track(batches, description, total=len(batches), enabled=progress):
             on_device = dataclasses.replace(batch, ids=batch.ids.to(layout.device), mask=batch.mask.to(layout.device))
-            targets = causal_targets(on_device.ids, on_device.mask)
-            reducer.begin(on_device, targets)
-            hidden = tap.forward(on_device.ids, on_device.mask)
+            fed = feed(on_device, masking, options.seed)
+            targets = fed.targets
+            reducer.begin(on_device, targets, fed.ids, fed.masked)
+            hidden = tap.forward(fed.ids, on_device.mask)
             reducer.hidden(hidden)
             if not needs_head:
                 continue
             if options.losses is None:
-                head = _causal(unembed, hidden, targets, inner, reducer.counted, joined)
+                head = _cross_entropy(unembed, hidden, targets, inner, reducer.counted, joined)
                 n_losses = int(targets.carries.sum())
             else:
                 called = callable_head(unembed, hidden, on_device, options.losses, inner=inner, counted=reducer.counted)
@@ -267,7 +300,7 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
             tap.backward(hidden, head.gradient, again=bool(options.label_passes))
             for left, name in enumerate(reversed(options.label_passes)):
                 shuffled = shuffled_targets(targets, batch.sequences, options.seed)
-                head = _causal(unembed, hidden, shuffled, inner, reducer.counted, joined)
+                head = _cross_entropy(unembed, hidden, shuffled, inner, reducer.counted, joined)
                 reducer.start_variant(name)
                 reducer.head(hidden, head)
                 sums.tally(f"loss|{name}|{batch.half}", float(head.loss.sum()))
@@ -275,7 +308,14 @@ def _run(layout: Layout, batches: list[Batch], options: Options, plan: Plan, pro
             reducer.start_variant(MAIN)
     if PERMUTED_TOKENS in options.extra_passes:
         add_permuted_activations(
-            layout, batches, plan.wanted, sums, seed=options.seed, dtype=options.autocast, progress=progress
+            layout,
+            batches,
+            plan.wanted,
+            sums,
+            masking=masking,
+            seed=options.seed,
+            dtype=options.autocast,
+            progress=progress,
         )
     return sums
 
@@ -288,14 +328,14 @@ def _kept_random_state(layout: Layout, options: Options) -> AbstractContextManag
     return torch.random.fork_rng([layout.device] if kind == "cuda" else [], device_type="cuda")
 
 
-def _causal(
+def _cross_entropy(
     unembed: Unembedding, hidden: Tensor, targets: Targets, inner: Inner, counted: Tensor, joined: bool
 ) -> Head:
-    """The causal head of a batch; joined, the batch goes through it as one sequence."""
+    """The head of a batch; joined, the batch goes through it as one sequence."""
     if not joined:
-        return causal_head(unembed, hidden, targets, inner=inner)
+        return cross_entropy_head(unembed, hidden, targets, inner=inner)
     flat, ids, carries, kept = (t.flatten(0, 1)[None] for t in (hidden, targets.ids, targets.carries, counted))
-    head = causal_head(unembed, flat, Targets(ids, carries), inner=inner, counted=kept)
+    head = cross_entropy_head(unembed, flat, Targets(ids, carries), inner=inner, counted=kept)
     return dataclasses.replace(head, gradient=head.gradient.reshape(hidden.shape))
 
 

@@ -161,7 +161,10 @@ class Capture:
 
     @property
     def loss(self) -> float:
-        """Mean loss per predicted token over the halves looked at, in nats; NaN where no loss was computed."""
+        """Mean loss per predicted token (under a masked objective, per masked one) over the halves looked at, in nats.
+
+        NaN where no loss was computed.
+        """
         targets = self._tallied("targets")
         return self._tallied(f"loss|{MAIN}") / targets if targets else float("nan")
 
@@ -370,8 +373,11 @@ class Capture:
 
 
 def _added(mine: Any, theirs: Any) -> Any:
+    """The sum of counts, whatever they are counted by; unknown where one of them is."""
+    if mine is None or theirs is None:
+        return None
     if isinstance(mine, dict):
-        return {key: mine.get(key, 0) + theirs.get(key, 0) for key in {**mine, **theirs}}
+        return {key: _added(mine.get(key, 0), theirs.get(key, 0)) for key in {**mine, **theirs}}
     return mine + theirs
 
 

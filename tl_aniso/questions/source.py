@@ -10,6 +10,7 @@ from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.options import Options, check_options
 from tl_aniso.capturing.plan import available_sites
 from tl_aniso.capturing.prepare import PreparedText, prepare_text
+from tl_aniso.capturing.reach import own_loss_sites
 from tl_aniso.capturing.run import run_capture
 from tl_aniso.capturing.store import Capture
 from tl_aniso.checks import as_names
@@ -25,7 +26,7 @@ from tl_aniso.questions.control_planes import (
     planes_for_model,
     to_fit,
 )
-from tl_aniso.sites import role_of, select_sites
+from tl_aniso.sites import role_of, select_sites, whole_site
 from tl_aniso.statistics import FEWEST_SHARDS
 from tl_aniso.subspace import TangentProxies, TangentProxy, check_rank, fit_tangent_proxies
 from tl_aniso.text import shard_of
@@ -83,12 +84,13 @@ class Measured:
 
     def sites(self, kind: str) -> tuple[str, ...]:
         """Sites of the capture that hold rows of a kind and have a proxy."""
-        capture = self.capture
+        capture, silent = self.capture, _silent(self.capture, kind)
         if kind == "weight":
             wanted = [s for s in capture.sites if role_of(s) in ("reader", "writer", "embedding")]
-            return tuple(wanted)
+            return tuple(s for s in wanted if whole_site(s) not in silent)
         held = capture.activation_gradients if kind == "activation" else capture.activations
-        return tuple(site for site in held if site in self.proxies or capture.canonical(site) in self.proxies)
+        with_proxy = (site for site in held if site in self.proxies or capture.canonical(site) in self.proxies)
+        return tuple(site for site in with_proxy if site not in silent)
 
 
 def measured(
@@ -136,14 +138,17 @@ def measured(
             "ablation_isotropy(..., gradients='none')"
         )
     checked = check_options(
+        layout,
         gradients=[kind for kind in kinds if kind != "none"],
         controls=[c for c in controls if c in CLOSED_FORMS] if "weight" in kinds else (),
-        extra_passes=[c for c in controls if c in LABEL_PASSES and (strict or _is_causal(options))],
+        extra_passes=[c for c in controls if c in LABEL_PASSES and (strict or _has_labels(options))],
         seed=seed,
         **{name: options.get(name, default) for name, default in _CHECKED.items()},
     )
     words = {name: options.get(name, default) for name, default in _TEXT_OPTIONS.items()}
-    prepared = prepare_text(model_or_capture, layout, text, n_shards=checked.n_shards, **words)
+    prepared = prepare_text(
+        model_or_capture, layout, text, n_shards=checked.n_shards, masked_lm=checked.masked_lm, **words
+    )
     found = _from_model(
         model_or_capture, layout, prepared, checked, proxies, rank, kinds, sums, options, controls, planes, strict
     )
@@ -285,10 +290,43 @@ def _described(capture: Capture, proxies: TangentProxies, whole: bool) -> Measur
         notes += (f"no intervals: the measured documents fill {len(shards)} shards, {FEWEST_SHARDS} are needed",)
     elif not capture.keeps_shards:
         notes += ("no intervals: the capture kept its sums whole; capture with proxies=... or shard_sites=...",)
+    notes += _masked(capture)
     notes += _left_out(capture)
     notes += tuple(dict.fromkeys(note for proxy in proxies.values() for note in proxy.notes))[:5]
     notes += _underflow(capture)
     return Measured(capture, proxies, held_out, notes)
+
+
+def _silent(capture: Capture, kind: str) -> frozenset[str]:
+    """Sites where the rows of a kind are exactly zero: only masked positions carry gradient, and these are left out."""
+    metadata = capture.metadata
+    filters = {"activation": "exclude", "weight": "weight_exclude"}.get(kind)
+    if filters is None or "masked" not in metadata["options"][filters]:
+        return frozenset()
+    sites = own_loss_sites(metadata["model"]["n_layers"])
+    return frozenset(site for site in sites if (role_of(site) == "residual") == (kind == "activation"))
+
+
+def _masked(capture: Capture) -> tuple[str, ...]:
+    """Under a masked objective: how many positions are of which kind, and of which ones the rows are."""
+    options, positions = capture.metadata["options"], capture.metadata["text"].get("positions")
+    if options.get("masking") is None or positions is None:
+        return ()
+    counts = {kind: sum(positions[half][kind] for half in capture.halves) for kind in ("masked", "unmasked", "special")}
+
+    silent = sorted({s for kind in ("activation", "weight") for s in _silent(capture, kind) if s in capture.sites})
+    unheard = "; behind the last attention only masked positions have a gradient, so " if silent else ""
+    unheard += f"{', '.join(silent)} are left out" if silent else ""
+
+    def left(filters: Sequence[str]) -> str:
+        return " and ".join(kind for kind, count in counts.items() if count and kind not in filters) or "no"
+
+    return (
+        f"objective {options['objective']}: of {sum(counts.values())} positions measured, {counts['masked']} are "
+        f"masked and carry the loss, {counts['unmasked']} are unmasked and {counts['special']} special. Activations "
+        f"and their gradients are of {left(options['exclude'])} positions, weight gradients of "
+        f"{left(options['weight_exclude'])} ones{unheard}",
+    )
 
 
 def _left_out(capture: Capture) -> tuple[str, ...]:
@@ -322,9 +360,9 @@ def _underflow(capture: Capture) -> tuple[str, ...]:
     )
 
 
-def _is_causal(options: Mapping[str, Any]) -> bool:
+def _has_labels(options: Mapping[str, Any]) -> bool:
     """Whether labels can be permuted: those of an objective of the user's own are its own business."""
-    return options.get("objective") in (None, "causal")
+    return not callable(options.get("objective"))
 
 
 def _fitted_halves(provenance: Any) -> Sequence[str]:

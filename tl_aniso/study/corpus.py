@@ -5,7 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ from tl_aniso.errors import ConfigError, TextError
 from tl_aniso.study.checkpoints import tokenizer_id
 from tl_aniso.study.fields import near
 from tl_aniso.study.store import Store, digest_of
-from tl_aniso.text import Document, document_hash, half_of, iter_documents, local_corpus, tokenise
+from tl_aniso.text import Document, document_hash, half_of, iter_documents, load_recipe, stream, tokenise
+from tl_aniso.text.reading import files_revision
+from tl_aniso.text.recipe import CorpusRecipe, recipe_names
 from tl_aniso.text.sequences import MIN_TAIL
 
 __all__ = ["Corpus", "TextSource", "freeze", "text_source"]
@@ -33,12 +35,15 @@ class TextSource:
     Attributes:
         name: for people.
         key: what identifies the text: a hash of the file, or a recipe and its version.
-        documents: yields (document, source, language); the language is "unknown" where nobody said.
+        documents: of a tokenizer, tokens of a document at most, documents at most and a seed, yields (document, source,
+            language); the language is "unknown" where nobody said.
+        revisions: source -> what was read of it, once that is known.
     """
 
     name: str
     key: str
-    documents: Callable[[], Iterator[tuple[Document, str, str]]]
+    documents: Callable[[Any, int, int | None, int], Iterator[tuple[Document, str, str]]]
+    revisions: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +79,7 @@ class Corpus:
 
 
 def text_source(text: str) -> TextSource:
-    """A .txt or .jsonl file, or a recipe: ``local``, the documentation that comes with Python and numpy.
+    """A .txt or .jsonl file, or a recipe of a corpus: a .yaml file, or the name of one (``local``, ``paper``).
 
     A line of .jsonl may name its ``source`` and ``language``.
 
@@ -82,19 +87,40 @@ def text_source(text: str) -> TextSource:
         ConfigError: neither a file nor a known recipe.
     """
     path = Path(text)
-    if path.is_file():
-        with path.open("rb") as stream:
-            key = hashlib.file_digest(stream, "sha256").hexdigest()[:32]
-        return TextSource(path.name, key, lambda: _of_file(path))
-    if text in _RECIPES:
-        return _RECIPES[text]()
-    known = tuple(_RECIPES)
-    raise ConfigError(
-        f"text: there is no file {text!r} and no recipe of that name{near(text, known)}; recipes are {', '.join(known)}"
-    )
+    if path.is_file() and path.suffix.lower() not in (".yaml", ".yml"):
+        with path.open("rb") as stream_of_bytes:
+            key = hashlib.file_digest(stream_of_bytes, "sha256").hexdigest()[:32]
+        return TextSource(path.name, key, lambda *_: _of_file(path))
+    if not path.is_file() and text not in recipe_names():
+        raise ConfigError(
+            f"text: there is no file {text!r} and no recipe of that name{near(text, recipe_names())}; recipes are "
+            f"{', '.join(recipe_names())}, or a .yaml file"
+        )
+    try:
+        return _of_recipe(load_recipe(path if path.is_file() else text))
+    except TextError as error:
+        raise ConfigError(f"text: {error}") from error
 
 
-def freeze(source: TextSource, tokenizer: Any, store: Store, *, seq_len: int, n_documents: int | None) -> Corpus:
+def _of_recipe(recipe: CorpusRecipe) -> TextSource:
+    """What a recipe says now identifies the text; what it gave is frozen, whatever its sources hold later."""
+    revisions: dict[str, str] = {}
+
+    def documents(
+        tokenizer: Any, seq_len: int, n_documents: int | None, seed: int
+    ) -> Iterator[tuple[Document, str, str]]:
+        found = stream(recipe, tokenizer, n_documents=n_documents, seed=seed, max_document_tokens=seq_len)
+        revisions.update({name: str(revision) for name, revision in found.revisions.items()})
+        for one in found:
+            yield Document(one.ids, None, f"{one.source}, {one.id}"), one.source, one.language
+
+    files = {source.name: files_revision(source, recipe) for source in recipe.sources if source.kind == "files"}
+    return TextSource(f"recipe {recipe.name}", digest_of([recipe.as_dict(), files]), documents, revisions)
+
+
+def freeze(
+    source: TextSource, tokenizer: Any, store: Store, *, seq_len: int, n_documents: int | None, seed: int = 0
+) -> Corpus:
     """The first documents of a text as ids, read from the store where they are there already.
 
     Each document is cut to its first `seq_len` tokens, so that none outweighs another; those under 8 tokens and those
@@ -104,21 +130,31 @@ def freeze(source: TextSource, tokenizer: Any, store: Store, *, seq_len: int, n_
         TextError: nothing left, or no documents in one of the halves, or text without a tokenizer.
     """
     made_by = tokenizer_id(tokenizer)
-    key = digest_of({"text": source.key, "tokenizer": made_by, "seq_len": seq_len, "n_documents": n_documents})
+    key = digest_of(
+        {"text": source.key, "tokenizer": made_by, "seq_len": seq_len, "n_documents": n_documents, "seed": seed}
+    )
     held = store.get("corpus", key, f"the frozen text {source.name}")
     if held is None:
-        held = store.put("corpus", key, lambda place: _write(place, source, tokenizer, made_by, seq_len, n_documents))
+        held = store.put(
+            "corpus", key, lambda place: _write(place, source, tokenizer, made_by, seq_len, n_documents, seed)
+        )
     return _read(held, key)
 
 
 def _write(
-    place: Path, source: TextSource, tokenizer: Any, made_by: str, seq_len: int, n_documents: int | None
+    place: Path,
+    source: TextSource,
+    tokenizer: Any,
+    made_by: str,
+    seq_len: int,
+    n_documents: int | None,
+    seed: int,
 ) -> None:
     from safetensors.torch import save_file
 
     dropped: Counter[str] = Counter()
     kept: dict[str, tuple[np.ndarray, str, str]] = {}
-    for document, where, language in source.documents():
+    for document, where, language in source.documents(tokenizer, seq_len, n_documents, seed):
         ids = tokenise([document], tokenizer)[0][:seq_len]
         digest = document_hash(ids)
         if len(ids) < min(MIN_TAIL, seq_len):
@@ -140,6 +176,7 @@ def _write(
     index = {
         "text": source.name,
         "text_key": source.key,
+        "revisions": source.revisions,
         "tokenizer": made_by,
         "tokenizer_name": str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__),
         "seq_len": seq_len,
@@ -196,24 +233,3 @@ def _labels(path: Path) -> dict[int, tuple[str, str]]:
         if isinstance(entry, dict) and (entry.get("source") or entry.get("language")):
             found[number] = (str(entry.get("source") or path.name), str(entry.get("language") or "unknown"))
     return found
-
-
-def _local() -> TextSource:
-    from tl_aniso import __version__
-
-    def documents() -> Iterator[tuple[Document, str, str]]:
-        texts = sorted(local_corpus(), key=lambda text: hashlib.sha256(text.encode()).digest())
-        for number, text in enumerate(texts):
-            yield Document(None, text, f"local corpus, document {number}"), "python documentation", "en"
-
-    versions = "-".join((__version__, np.__version__, ".".join(map(str, _python()))))
-    return TextSource("documentation of Python and numpy on this machine", f"recipe local {versions}", documents)
-
-
-def _python() -> tuple[int, int, int]:
-    import sys
-
-    return sys.version_info[:3]
-
-
-_RECIPES: dict[str, Callable[[], TextSource]] = {"local": _local}

@@ -9,11 +9,13 @@ from tl_aniso import __version__
 from tl_aniso.capturing.provenance import FORMAT_VERSION
 from tl_aniso.controls.names import CLOSED_FORMS, LABEL_PASSES, LATE_FITTED, PERMUTED_TOKENS, PLANE_CONTROLS, UNTRAINED
 from tl_aniso.errors import ConfigError
+from tl_aniso.models import Downloads
 from tl_aniso.study.checkpoints import Checkpoint, CheckpointSource, DirectoryCheckpoints
 from tl_aniso.study.config import ModelEntry, StudyConfig
 from tl_aniso.study.corpus import Corpus
 from tl_aniso.study.estimate import Estimate, estimate
 from tl_aniso.study.phases import Chosen, choose
+from tl_aniso.study.published import PublishedCheckpoints
 from tl_aniso.study.store import digest_of
 
 __all__ = ["ModelOutline", "ModelPlan", "Outline", "PlannedCapture", "StudyPlan", "find_source", "outline", "plan_of"]
@@ -170,26 +172,28 @@ class StudyPlan:
         }
 
 
-def find_source(entry: ModelEntry) -> CheckpointSource:
-    """Where a model's checkpoints come from.
+def find_source(entry: ModelEntry, downloads: Downloads | None = None) -> CheckpointSource:
+    """Where a model's checkpoints come from: a directory, else the registry and the hub (offline: its cache).
 
     Raises:
-        ConfigError: no such directory.
+        ConfigError: no such directory, registry name or hub id.
     """
     if Path(entry.source).is_dir():
         return DirectoryCheckpoints(entry.source, tokens_per_step=entry.tokens_per_step)
-    raise ConfigError(
-        f"models: there is no directory {entry.source!r}; give one that holds step*/ directories, or hand the model's "
-        f"checkpoints over: Study(config, out, sources={{{entry.name!r}: ...}})"
-    )
+    return PublishedCheckpoints(entry.source, downloads=downloads, tokens_per_step=entry.tokens_per_step)
 
 
-def outline(config: StudyConfig, sources: Mapping[str, CheckpointSource] | None = None) -> Outline:
+def outline(
+    config: StudyConfig,
+    sources: Mapping[str, CheckpointSource] | None = None,
+    downloads: Downloads | None = None,
+) -> Outline:
     """Find and choose every model's checkpoints.
 
     Args:
         config: of the study.
         sources: model's name -> where its checkpoints come from; by default as `find_source` says.
+        downloads: keeps the last of what is downloaded.
 
     Raises:
         ConfigError: a name that no model has, a model without checkpoints, and all that `choose` raises.
@@ -200,7 +204,7 @@ def outline(config: StudyConfig, sources: Mapping[str, CheckpointSource] | None 
         raise ConfigError(f"sources holds {unknown[0]!r}, which is not among the models of the config")
     models = []
     for entry in config.models:
-        source = given.get(entry.name) or find_source(entry)
+        source = given.get(entry.name) or find_source(entry, downloads)
         published, notes = _with_steps(source.checkpoints())
         if not published:
             raise ConfigError(f"models: {entry.name} has no checkpoints")

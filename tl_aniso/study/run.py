@@ -33,7 +33,8 @@ def freeze_text(found: Outline, store: Store) -> StudyPlan:
     corpora: list[Corpus] = []
     for model in found.models:
         tokenizer = model.source.tokenizer()
-        corpora.append(freeze(source, tokenizer, store, seq_len=config.seq_len, n_documents=config.n_documents))
+        asked: dict[str, Any] = {"seq_len": config.seq_len, "n_documents": config.n_documents, "seed": config.seed}
+        corpora.append(freeze(source, tokenizer, store, **asked))
     return plan_of(found, corpora)
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 
 from tl_aniso.checks import as_path
 from tl_aniso.errors import ConfigError, TlAnisoError
+from tl_aniso.models import Downloads
 from tl_aniso.study.checkpoints import CheckpointSource
 from tl_aniso.study.config import StudyConfig, read_config
 from tl_aniso.study.executors import Executor, LocalExecutor
@@ -84,7 +85,9 @@ class Study:
         Raises:
             ConfigError: models or checkpoints that there are not.
         """
-        return outline(self.config, self._sources)
+        # The ledger lets a later run of the study forget what an earlier one downloaded.
+        downloads = Downloads(keep=self.config.keep_last, ledger=self.out / "downloads.json")
+        return outline(self.config, self._sources, downloads)
 
     def plan(self) -> StudyPlan:
         """Freeze the text and write ``plan.json``: every capture with its key.

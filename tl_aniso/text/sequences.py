@@ -114,7 +114,8 @@ class SequenceSet:
         sequences: In the order of the documents.
         documents: Hashes of the documents that gave at least one sequence, in order.
         dropped: Reason -> count, for `short_document` (under 2 tokens), `short_tail` (a remainder under 8
-            tokens after full pieces) and `duplicate_document` (the same ids as one before).
+            tokens after full pieces) and `duplicate_document` (the same ids as one before); where tokens are masked,
+            also `no_maskable_token` (a sequence of special tokens alone).
         n_tokens: Tokens in all sequences.
     """
 

@@ -1,34 +1,16 @@
 """Building and training the small decoder, with its checkpoints handed out live."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import torch
 from jaxtyping import Int64
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from tl_aniso.errors import ModelError, TextError, TlAnisoError
+from tl_aniso.training.loop import OnCheckpoint, OnStep, TrainedModel, train_model
+from tl_aniso.training.objectives import next_token_loss
 from tl_aniso.training.recipe import DecoderRecipe
 
-__all__ = ["OnCheckpoint", "OnStep", "TrainedDecoder", "build_decoder", "train_decoder"]
-
-OnCheckpoint = Callable[[int, GPTNeoXForCausalLM, float], object]
-OnStep = Callable[[int, float], object]
-
-
-@dataclass(frozen=True)
-class TrainedDecoder:
-    """A finished run.
-
-    Attributes:
-        model: After the last step, in evaluation mode.
-        losses: Mean cross-entropy of every step's batch before its update, in nats a token.
-    """
-
-    model: GPTNeoXForCausalLM
-    losses: tuple[float, ...]
+__all__ = ["build_decoder", "train_decoder"]
 
 
 def build_decoder(recipe: DecoderRecipe, seed: int = 0) -> GPTNeoXForCausalLM:
@@ -70,9 +52,9 @@ def train_decoder(
     *,
     seed: int = 0,
     checkpoints: Iterable[int] | None = None,
-    on_checkpoint: OnCheckpoint | None = None,
+    on_checkpoint: OnCheckpoint[GPTNeoXForCausalLM] | None = None,
     on_step: OnStep | None = None,
-) -> TrainedDecoder:
+) -> TrainedModel[GPTNeoXForCausalLM]:
     """Train a decoder from scratch by next-token prediction, the same for the same seed, text and machine.
 
     Step s is the model after s updates: 0 as initialised, `recipe.n_steps` finished. Windows are drawn
@@ -106,76 +88,13 @@ def train_decoder(
         >>> seen, len(run.losses)
         ([0, 4], 4)
     """
-    steps = set(recipe.default_checkpoints() if checkpoints is None else checkpoints)
-    wrong = sorted(step for step in steps if not 0 <= step <= recipe.n_steps)
-    if wrong:
-        raise TlAnisoError(f"Checkpoint {wrong[0]} is outside the steps 0 to {recipe.n_steps} of this run.")
-    _check_windows(recipe, windows)
-    model = build_decoder(recipe, seed)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=recipe.rate(0), weight_decay=recipe.weight_decay)
-    losses: list[float] = []
-    batches = _batches(windows, recipe.batch_size, seed)
-    for step in range(recipe.n_steps + 1):
-        batch = next(batches)
-        if step in steps and on_checkpoint is not None:
-            with _lent(model, optimiser):
-                on_checkpoint(step, model, _loss(model, batch))
-        if step == recipe.n_steps:
-            break
-        for group in optimiser.param_groups:
-            group["lr"] = recipe.rate(step)
-        model.train()
-        loss = model(input_ids=batch, labels=batch).loss
-        losses.append(float(loss.detach()))
-        if not math.isfinite(losses[-1]):
-            raise ModelError(f"Training diverged: the loss at step {step} is {losses[-1]}; lower learning_rate.")
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-        if on_step is not None:
-            on_step(step + 1, losses[-1])
-    optimiser.zero_grad(set_to_none=True)
-    return TrainedDecoder(model.eval(), tuple(losses))
-
-
-@contextmanager
-def _lent(model: GPTNeoXForCausalLM, optimiser: torch.optim.Optimizer) -> Iterator[None]:
-    """The model as a callback may have it, and back as training needs it, also after an exception."""
-    trainable = [parameter.requires_grad for parameter in model.parameters()]
-    optimiser.zero_grad(set_to_none=True)
-    model.eval()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        model.train()
-        optimiser.zero_grad(set_to_none=True)
-        for parameter, flag in zip(model.parameters(), trainable, strict=True):
-            parameter.requires_grad_(flag)
-
-
-@torch.no_grad()
-def _loss(model: GPTNeoXForCausalLM, batch: Int64[torch.Tensor, "sequence position"]) -> float:
-    return float(model(input_ids=batch, labels=batch).loss)
-
-
-def _batches(
-    windows: Int64[torch.Tensor, "window position"], batch_size: int, seed: int
-) -> Iterator[Int64[torch.Tensor, "sequence position"]]:
-    # A generator of its own: neither the caller's random state nor a checkpoint's can change the order.
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.empty(0, dtype=torch.int64)
-    while True:
-        while len(order) < batch_size:
-            order = torch.cat([order, torch.randperm(len(windows), generator=generator)])
-        yield windows[order[:batch_size]]
-        order = order[batch_size:]
-
-
-def _check_windows(recipe: DecoderRecipe, windows: Int64[torch.Tensor, "window position"]) -> None:
-    if windows.ndim != 2 or windows.shape[1] != recipe.context or not len(windows):
-        raise TextError(f"The windows have shape {tuple(windows.shape)}; training needs (window, {recipe.context}).")
-    low, high = int(windows.min()), int(windows.max())
-    if low < 0 or high >= recipe.vocab_size:
-        culprit = low if low < 0 else high
-        raise TextError(f"The windows hold the id {culprit}, outside the vocabulary of {recipe.vocab_size} ids.")
+    return train_model(
+        build_decoder(recipe, seed),
+        recipe,
+        windows,
+        next_token_loss,
+        seed=seed,
+        checkpoints=checkpoints,
+        on_checkpoint=on_checkpoint,
+        on_step=on_step,
+    )

@@ -11,17 +11,19 @@ from transformers import PreTrainedTokenizerFast
 from tl_aniso.errors import TextError, TlAnisoError
 from tl_aniso.text import document_hash, half_of
 
-__all__ = ["END_OF_TEXT", "measured_documents", "pack_windows", "train_tokenizer"]
+__all__ = ["END_OF_TEXT", "MASK", "measured_documents", "pack_windows", "train_tokenizer"]
 
 END_OF_TEXT = "<|endoftext|>"
+MASK = "<|mask|>"
 
 
-def train_tokenizer(documents: Iterable[str], vocab_size: int = 2048) -> PreTrainedTokenizerFast:
+def train_tokenizer(documents: Iterable[str], vocab_size: int = 2048, *, mask: bool = False) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE: any text has ids, and ids decode to the text they came from.
 
     Args:
         documents: Texts to count pairs in.
         vocab_size: Number of ids, the 256 bytes and the end-of-text token (id 0) included.
+        mask: Whether it also has a mask token (id 1), for masked language modelling; it counts as one of the ids.
 
     Returns:
         A Hugging Face tokenizer that adds no special tokens by itself; `bos_token` and `eos_token` are both
@@ -37,14 +39,16 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int = 2048) -> PreTrai
         >>> tokenizer.decode(tokenizer("is a rose").input_ids)
         'is a rose'
     """
-    if vocab_size <= 256:
-        raise TlAnisoError(f"vocab_size is {vocab_size}; a byte-level vocabulary needs at least 257.")
+    special = [END_OF_TEXT, MASK] if mask else [END_OF_TEXT]
+    least = 256 + len(special)
+    if vocab_size < least:
+        raise TlAnisoError(f"vocab_size is {vocab_size}; a byte-level vocabulary needs at least {least}.")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT],
+        special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -60,6 +64,7 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int = 2048) -> PreTrai
         bos_token=END_OF_TEXT,
         eos_token=END_OF_TEXT,
         clean_up_tokenization_spaces=False,
+        **({"mask_token": MASK} if mask else {}),
     )
 
 

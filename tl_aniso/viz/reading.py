@@ -12,7 +12,7 @@ from tl_aniso.viz.wording import capital, joined, ranges
 
 __all__ = ["Finding", "Reading", "Verdict", "key_steps", "main_panel", "read_frame"]
 
-Verdict = Literal["holds", "does not hold", "mixed", "not known"]
+Verdict = Literal["holds", "does not hold", "mixed", "unclear", "not known"]
 
 # Within this factor of 1 an excess is called near 1 where no interval is known.
 _NEAR = 1.1

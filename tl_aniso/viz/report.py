@@ -21,7 +21,7 @@ from tl_aniso.viz.style import control_name
 from tl_aniso.viz.tables import controls_of, energy_values, isotropy_values, steps_of
 from tl_aniso.viz.wording import control_words
 
-__all__ = ["write_report"]
+__all__ = ["render_page", "write_page", "write_report"]
 
 _PLOTS = {
     "energy": "R, E and excess, true beside every control",
@@ -62,10 +62,19 @@ def write_report(
         UndefinedMeasureError: the frame holds neither energies nor isotropy.
         OSError: the file cannot be written; an older one is then still there.
     """
+    return write_page(path, _page(frame, title, provenance, loss, notes))
+
+
+def write_page(path: str | Path, page: str) -> Path:
+    """Write a page whole or not at all; an older one stays until then.
+
+    Raises:
+        TlAnisoError: `path` is a directory.
+        OSError: the file cannot be written.
+    """
     target = Path(path)
     if target.is_dir():
         raise TlAnisoError(f"{target} is a directory; give the name of the file to write")
-    page = _page(frame, title, provenance, loss, notes)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".part")
     try:
@@ -98,6 +107,47 @@ def _page(frame: Any, title: str, provenance: Mapping[str, Any], loss: Any, note
         drawn.append(("isotropy", (figures.isotropy_by_step if several else figures.isotropy_by_layer)(frame)))
     if loss:
         drawn.append(("loss", figures.loss_by_step(loss)))
+    return render_page(
+        title=title,
+        reading=reading,
+        notes=notes,
+        tables=tables,
+        isotropy=None if isotropy is None else isotropy_table(isotropy),
+        whole=whole,
+        figures=[(name, _PLOTS[name], figure) for name, figure in drawn],
+        provenance=provenance,
+        frame=frame,
+        controls=[] if energy is None else controls_of(energy),
+    )
+
+
+def render_page(
+    *,
+    title: str,
+    reading: Any,
+    notes: Sequence[str],
+    tables: Sequence[Any],
+    isotropy: Any,
+    whole: Any,
+    figures: Sequence[tuple[str, str, go.Figure]],
+    provenance: Mapping[str, Any],
+    frame: Any,
+    controls: Sequence[str],
+) -> str:
+    """The page as text, from parts that are made elsewhere.
+
+    Args:
+        title: Heading of the page.
+        reading: a `tl_aniso.viz.reading.Reading`.
+        notes: What a reader must know before the numbers.
+        tables: `tl_aniso.viz.report_tables.Table`s, the first shown, the others folded.
+        isotropy: A table of isotropy, or None.
+        whole: The full table, folded, or None.
+        figures: Name, caption and figure.
+        provenance: What was measured and how, name by name.
+        frame: The frame whose columns say how it was measured.
+        controls: Controls that the page explains.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -110,23 +160,17 @@ def _page(frame: Any, title: str, provenance: Mapping[str, Any], loss: Any, note
         reading=reading,
         notes=notes,
         tables=tables,
-        isotropy=None if isotropy is None else isotropy_table(isotropy),
+        isotropy=isotropy,
         whole=whole,
-        figures=[_plot(name, figure) for name, figure in drawn],
+        figures=[_plot(name, caption, figure) for name, caption, figure in figures],
         provenance=[(str(name), spelled(value)) for name, value in provenance.items()],
         methods=methods_of(frame),
-        controls=_explained(energy),
+        controls=[(control_name(control), control_words(control)) for control in controls if control_words(control)],
         plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
     )
 
 
-def _explained(energy: Any) -> list[tuple[str, str]]:
-    """Name and meaning of every control that the page shows."""
-    controls = [] if energy is None else [c for c in controls_of(energy) if control_words(c)]
-    return [(control_name(control), control_words(control)) for control in controls]
-
-
-def _plot(name: str, figure: go.Figure) -> dict[str, Any]:
+def _plot(name: str, caption: str, figure: go.Figure) -> dict[str, Any]:
     # Lists to choose from become ordinary <select>s: they work with a keyboard, a screen reader and a thumb.
     menus = [
         [{"label": button.label, "args": [button.args[0], {}]} for button in menu.buttons]
@@ -138,9 +182,9 @@ def _plot(name: str, figure: go.Figure) -> dict[str, Any]:
     figure.layout.title = None
     return {
         "id": f"figure-{name}",
-        "caption": _PLOTS[name],
+        "caption": caption,
         "height": int(figure.layout.height),
-        "label": f"{_PLOTS[name]}: {_described(figure)}",
+        "label": f"{caption}: {_described(figure)}",
         "options": [_unescaped(button["label"]) for menu in menus for button in menu],
         "json": _embedded(plotly.io.to_json(figure, validate=False)),
         "updates": _embedded(plotly.io.to_json({"args": [b["args"] for m in menus for b in m]}, validate=False)),

@@ -1,5 +1,6 @@
 """The lists of facts at the end of a report: how the frame was measured, and where it came from."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,8 +30,11 @@ _WORDS = {
     "basis": {"own": "each matrix on the side of the residual stream that it reads or writes"},
     "unit": {"token": "one token", "sequence": "the gradient of one sequence"},
 }
+_MASKED = re.compile(r"masked(\(rate=(?P<rate>[\d.e-]+), replacement=(?P<replacement>bert|mask)\))?")
 _FILTERS = {
     "special": "special tokens",
+    "masked": "masked tokens",
+    "unmasked": "tokens that were not masked",
     "sink": "attention sinks (norm above 10 times the sequence's median)",
     "nothing": "none",
 }
@@ -79,6 +83,19 @@ def spelled(value: Any) -> str:
     return "unknown" if value is None else str(value)
 
 
+def _objective(name: str) -> str:
+    """A masked objective in words, as its name has it."""
+    found = _MASKED.fullmatch(name)
+    if found is None:
+        return _WORDS["objective"].get(name, name)
+    rate, replacement = float(found["rate"] or 0.3), found["replacement"] or "bert"
+    how = {
+        "bert": "80% of them as the mask token, 10% as a random one, 10% as they are",
+        "mask": "each as the mask token",
+    }
+    return f"cross-entropy of masked tokens ({100 * rate:g}% of all but special ones, {how[replacement]})"
+
+
 def _values(column: str, values: Any) -> str:
     found = list(dict.fromkeys(values.dropna()))
     return ", ".join(_value(column, value) for value in found[:6]) + (", ..." if len(found) > 6 else "")
@@ -87,6 +104,8 @@ def _values(column: str, values: Any) -> str:
 def _value(column: str, value: Any) -> str:
     if column == "exclude":
         return " and ".join(_FILTERS.get(part, part) for part in str(value).split("+"))
+    if column == "objective":
+        return _objective(str(value))
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and value.is_integer():

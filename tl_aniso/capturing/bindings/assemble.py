@@ -5,12 +5,14 @@ from typing import Any
 from torch import nn
 
 from tl_aniso.capturing.bindings.families import Family
+from tl_aniso.capturing.bindings.masked import check_attention, context_of, transform_of
+from tl_aniso.capturing.bindings.parts import part
 from tl_aniso.capturing.bindings.refusals import forward_owner
 from tl_aniso.capturing.bindings.weights import embedding_scale, embedding_weight
-from tl_aniso.capturing.layout import Block, Layout, unembedding
+from tl_aniso.capturing.layout import Block, Layout, Split, fused_heads, fused_thirds, unembedding
 from tl_aniso.errors import ModelError
 
-__all__ = ["assemble", "check_layer", "heads_of", "is_parallel", "part"]
+__all__ = ["assemble", "attention_split", "check_layer", "heads_of", "is_parallel", "mlp_split", "part"]
 
 
 def assemble(
@@ -26,10 +28,13 @@ def assemble(
     """The layout of a model whose blocks are known.
 
     Raises:
-        ModelError: the embedding is no plain table, or tokens may attend to later ones.
+        ModelError: the embedding is no plain table, a masked-language model's head computes something else, or tokens
+            attend otherwise than the family's do.
     """
     config = model.config
-    if getattr(config, "use_bidirectional_attention", False):
+    if family.masked:
+        check_attention(model, blocks)
+    elif getattr(config, "use_bidirectional_attention", False):
         raise ModelError(
             "this model's tokens attend to those behind them (config.use_bidirectional_attention), so they see what "
             "they are to predict; measure a causal model"
@@ -46,29 +51,25 @@ def assemble(
         blocks=tuple(blocks),
         d_model=int(weight.shape[1]),
         vocab_size=min(int(weight.shape[0]), int(unembed.weight.shape[0])),  # type: ignore[index]
-        context=int(config.max_position_embeddings),
+        context=context_of(model, family, backbone),
         wrapper=wrapper,
         embed_scale=embedding_scale(embed, weight),
         softcap=None if softcap is None else float(softcap),
         attends="both" if family.masked else "causal",
+        transform=transform_of(model, family),
     )
 
 
-def part(root: nn.Module, path: str, where: str) -> nn.Module:
-    """The module at a dotted path.
+def attention_split(family: Family, n_heads: int) -> Split | None:
+    """How the output of a fused projection comes apart, or None where there is none."""
+    if family.fused is None:
+        return None
+    return fused_heads(n_heads) if family.fused == "heads" else fused_thirds()
 
-    Raises:
-        ModelError: there is none, as where a sublayer was exchanged for another.
-    """
-    found: Any = root
-    for name in path.split("."):
-        found = getattr(found, name, None)
-        if not isinstance(found, nn.Module):
-            raise ModelError(
-                f"{where} has no module {path}; was a part of the model exchanged (for a mixture of experts, say)? "
-                "Only the architecture as published is supported"
-            )
-    return found
+
+def mlp_split(names: tuple[str, ...]) -> Split | None:
+    """The same of a reader of the MLP that holds these matrices."""
+    return fused_thirds(len(names)) if len(names) > 1 else None
 
 
 def check_layer(layer: nn.Module, family: Family, number: int) -> None:

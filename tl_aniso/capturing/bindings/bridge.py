@@ -5,21 +5,30 @@ from typing import Any
 
 from torch import nn
 
-from tl_aniso.capturing.bindings.assemble import assemble, check_layer, heads_of, is_parallel, part
+from tl_aniso.capturing.bindings.assemble import (
+    assemble,
+    attention_split,
+    check_layer,
+    heads_of,
+    is_parallel,
+    mlp_split,
+    part,
+)
+from tl_aniso.capturing.bindings.families import Family
 from tl_aniso.capturing.bindings.refusals import family_of
-from tl_aniso.capturing.layout import Block, Layout, block_matrices
+from tl_aniso.capturing.layout import Block, Layout, Split, block_matrices
 from tl_aniso.errors import ModelError
 
 __all__ = ["bind_bridge"]
 
 _OLDEST_BRIDGE = 4
-_MLP_NAMES = {"W_in": "mlp.in", "W_gate": "mlp.gate"}
+_MLP_NAMES = {"W_in": "mlp.in", "W_gate": "mlp.gate"}  # by the first matrix that a module holds
 
 
 def bind_bridge(bridge: Any) -> Layout:
     """Find the live modules inside a bridge's components.
 
-    Fused projections are apart here: a bridge runs copies of their query, key and value parts.
+    Fused projections are mostly apart here: a bridge runs copies of their query, key and value parts.
 
     Raises:
         ModelError: a bridge of TransformerLens 3, processed weights, or an architecture without an adapter.
@@ -32,7 +41,14 @@ def bind_bridge(bridge: Any) -> Layout:
         )
     model = bridge.original_model
     family = family_of(model, wrapped="a TransformerBridge of ")
+    if family.masked and getattr(bridge.cfg, "attention_dir", None) != "bidirectional":
+        raise ModelError(
+            f"this bridge runs {type(model).__name__} with attention to earlier tokens alone (cfg.attention_dir is "
+            f"{getattr(bridge.cfg, 'attention_dir', None)!r}); boot it with the adapter of its own class "
+            "(tl_aniso.adapters.register)"
+        )
     heads, parallel = heads_of(model), is_parallel(model, family)
+    readers = _attention_readers(family, heads[0])
     blocks = []
     for i, block in enumerate(bridge.blocks):
         layer = _inner(block)
@@ -40,9 +56,11 @@ def bind_bridge(bridge: Any) -> Layout:
         where = f"block {i} of the bridge"
         matrices = block_matrices(
             i,
-            attention=[(_inner(part(block, f"attn.{p}", where)), (f"W_{p.upper()}",), None) for p in ("q", "k", "v")],
+            attention=[(_inner(part(block, path, where)), names, split) for path, names, split in readers],
             attention_out=_inner(part(block, "attn.o", where)),
-            mlp=[(_inner(part(block, _MLP_NAMES[site], where)), site) for _, site in family.mlp],
+            mlp=[
+                (_inner(part(block, _MLP_NAMES[names[0]], where)), names, mlp_split(names)) for _, names in family.mlp
+            ],
             mlp_out=_inner(part(block, "mlp.out", where)),
             has_mid=not parallel,
             heads=heads,
@@ -57,6 +75,12 @@ def bind_bridge(bridge: Any) -> Layout:
         blocks=blocks,
         wrapper="transformer_bridge",
     )
+
+
+def _attention_readers(family: Family, n_heads: int) -> list[tuple[str, tuple[str, ...], Split | None]]:
+    if family.bridge_fused is not None:
+        return [(family.bridge_fused, ("W_Q", "W_K", "W_V"), attention_split(family, n_heads))]
+    return [(f"attn.{name}", (f"W_{name.upper()}",), None) for name in ("q", "k", "v")]
 
 
 def _inner(component: nn.Module) -> nn.Module:

@@ -2,9 +2,17 @@
 
 from typing import Any
 
-from tl_aniso.capturing.bindings.assemble import assemble, check_layer, heads_of, is_parallel, part
+from tl_aniso.capturing.bindings.assemble import (
+    assemble,
+    attention_split,
+    check_layer,
+    heads_of,
+    is_parallel,
+    mlp_split,
+    part,
+)
 from tl_aniso.capturing.bindings.families import Family
-from tl_aniso.capturing.layout import Block, Layout, Split, block_matrices, fused_heads, fused_thirds
+from tl_aniso.capturing.layout import Block, Layout, block_matrices
 
 __all__ = ["bind_huggingface"]
 
@@ -24,9 +32,11 @@ def bind_huggingface(model: Any, family: Family) -> Layout:
         where = f"block {i} of {name}"
         matrices = block_matrices(
             i,
-            attention=[(part(layer, path, where), names, _split(family, heads[0])) for path, names in family.attention],
+            attention=[
+                (part(layer, path, where), names, attention_split(family, heads[0])) for path, names in family.attention
+            ],
             attention_out=part(layer, family.attention_out, where),
-            mlp=[(part(layer, path, where), site) for path, site in family.mlp],
+            mlp=[(part(layer, path, where), names, mlp_split(names)) for path, names in family.mlp],
             mlp_out=part(layer, family.mlp_out, where),
             has_mid=not parallel,
             heads=heads,
@@ -41,9 +51,3 @@ def bind_huggingface(model: Any, family: Family) -> Layout:
         blocks=blocks,
         wrapper="huggingface",
     )
-
-
-def _split(family: Family, n_heads: int) -> Split | None:
-    if family.fused is None:
-        return None
-    return fused_heads(n_heads) if family.fused == "heads" else fused_thirds()

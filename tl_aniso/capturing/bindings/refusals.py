@@ -103,5 +103,14 @@ def _reason(model: Any) -> str:
     if getattr(config, "is_encoder_decoder", False):
         return "it is an encoder-decoder; measure a decoder; "
     if re.search(r"(?<!LMHead)Model$", names[0]) and config is not None:
-        return "it has no unembedding, so no loss; load it with AutoModelForCausalLM; "
+        remedy = f"load it with AutoModelFor{'MaskedLM' if _has_masked_family(names[0]) else 'CausalLM'}"
+        return f"it has no unembedding, so no loss; {remedy}, if its checkpoint holds one; "
+    if _has_masked_family(names[0]) and config is not None:
+        return "it is an encoder with another head than that of a masked-language model; AutoModelForMaskedLM has it; "
     return ""
+
+
+def _has_masked_family(name: str) -> bool:
+    """Whether a class of transformers, such as "BertModel", has a masked-language model that is supported."""
+    prefix = re.sub(r"(For[A-Z]\w*|LMHeadModel|Model)$", "", name)
+    return prefix != name and f"{prefix}ForMaskedLM" in FAMILIES

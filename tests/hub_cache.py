@@ -1,0 +1,129 @@
+"""A hub on disk: several revisions of tiny models in the layout of the Hugging Face cache, and the way to use it.
+
+commits = write_hub_cache(cache, "EleutherAI/pythia-160m", {"step0": model0, "step1000": model1}, tokenizer)
+with hub_cache(cache):                      # in this process, offline
+    load_model("EleutherAI/pythia-160m", revision="step1000")
+subprocess.run(..., env=hub_environment(cache))   # in another one
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["add_revision", "hub_cache", "hub_environment", "move_branch", "write_hub_cache"]
+
+_TEXTS = [
+    f"the {a} {b} sat on the {c} and looked at the {b} of the {a} again, then at the {c} once more"
+    for a in ("old", "red", "wet")
+    for b in ("cat", "dog")
+    for c in ("mat", "hat", "bed")
+]
+
+
+def tiny_tokenizer(vocab_size: int = 300, *, mask: bool = False) -> Any:
+    """A byte-level BPE; with `mask`, also the special tokens that an encoder's has."""
+    from tl_aniso.training import train_tokenizer
+
+    tokenizer = train_tokenizer(_TEXTS, vocab_size)
+    if mask:
+        # Words that the text does not need: no id is added, so the model's vocabulary is not outgrown.
+        tokenizer.add_special_tokens({"pad_token": "Q", "cls_token": "X", "sep_token": "Z", "mask_token": "J"})
+    return tokenizer
+
+
+def write_hub_cache(
+    cache: Path,
+    repo: str,
+    revisions: Mapping[str, Any],
+    tokenizer: Any = None,
+    *,
+    refs: bool = True,
+    **save: Any,
+) -> dict[str, str]:
+    """Put revisions of a repository into a cache, as a download would leave them.
+
+    Args:
+        cache: directory of the cache, `HF_HUB_CACHE`.
+        repo: hub id.
+        revisions: branch -> a model, saved through `save_pretrained`; a directory, copied; or None: no weights.
+        tokenizer: saved with each; `tiny_tokenizer()` by default.
+        refs: whether the cache knows the branches; without, snapshots have their commits alone.
+        save: for `save_pretrained`, such as `max_shard_size="50KB"`.
+
+    Returns:
+        branch -> commit.
+    """
+    tokenizer = tokenizer or tiny_tokenizer()
+    return {
+        name: add_revision(cache, repo, name, model, tokenizer, ref=refs, **save) for name, model in revisions.items()
+    }
+
+
+def add_revision(
+    cache: Path, repo: str, name: str, model: Any, tokenizer: Any, *, ref: bool = True, **save: Any
+) -> str:
+    """Add one revision; its commit is a hash of repository, name and content, so equal content is no equal commit."""
+    place = cache / f"models--{repo.replace('/', '--')}"
+    staged = place / "staged"
+    staged.mkdir(parents=True)
+    if model is None:
+        (staged / "README.md").write_text("weights follow", encoding="utf-8")
+    elif isinstance(model, Path):
+        shutil.copytree(model, staged, dirs_exist_ok=True)
+    else:
+        model.save_pretrained(staged, **save)
+        tokenizer.save_pretrained(staged)
+    files = sorted(path for path in staged.iterdir() if path.is_file())
+    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    commit = hashlib.sha1(repr((repo, name, sorted(digests.items()))).encode()).hexdigest()
+    snapshot, blobs = place / "snapshots" / commit, place / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir(exist_ok=True)
+    for path in files:  # equal files are one blob, as on the hub
+        shutil.copy2(path, blobs / digests[path.name])
+        (snapshot / path.name).symlink_to(Path("../../blobs") / digests[path.name])
+    shutil.rmtree(staged)
+    if ref:
+        move_branch(cache, repo, name, commit)
+    return commit
+
+
+def move_branch(cache: Path, repo: str, name: str, commit: str) -> None:
+    """Let a branch point to another commit."""
+    path = cache / f"models--{repo.replace('/', '--')}" / "refs" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(commit, encoding="utf-8")
+
+
+@contextmanager
+def hub_cache(cache: Path, *, endpoint: str | None = None) -> Iterator[Path]:
+    """Use a cache in this process: offline, or with the hub at `endpoint`. Assets lie beside it."""
+    from huggingface_hub import constants
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        patch.setattr(constants, "HF_ASSETS_CACHE", str(cache.with_name(cache.name + "-assets")))
+        patch.setattr(constants, "HF_HUB_OFFLINE", endpoint is None)
+        patch.setattr(constants, "AGENT_HARNESSES_PATH", str(cache.with_name(cache.name + "-agents")), raising=False)
+        if endpoint is not None:
+            patch.setattr(constants, "ENDPOINT", endpoint)
+            patch.setattr(
+                constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+            )
+        yield cache
+
+
+def hub_environment(cache: Path) -> dict[str, str]:
+    """The environment of another process that uses a cache, offline."""
+    return {
+        **os.environ,
+        "HF_HUB_CACHE": str(cache),
+        "HF_ASSETS_CACHE": str(cache.with_name(cache.name + "-assets")),
+        "HF_HUB_OFFLINE": "1",
+    }

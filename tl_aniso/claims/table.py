@@ -1,0 +1,110 @@
+"""The table of verdicts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+__all__ = ["COLUMNS", "CONTROL_COLUMNS", "ClaimsTable"]
+
+_WHERE = ("claim", "quantity", "model", "gradient")
+_NUMBERS = ("part", "control", "effect", "ci_low", "ci_high", "threshold", "scale", "interval", "n", "share")
+COLUMNS = (*_WHERE, "kind", "verdict", *_NUMBERS, "p_value", "p_holm", "reason")
+CONTROL_COLUMNS = (*_WHERE, *_NUMBERS, "p_value", "passes", "decisive", "reason")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClaimsTable:
+    """Verdicts on claims, with every control beside them.
+
+    ``frame`` has one row per (claim, quantity, model, gradient, kind of verdict); ``controls`` one per test behind
+    them, that is per control and, of claims made of several statements, per statement.
+
+    Columns of ``frame``:
+
+    * ``claim``; ``quantity``: "energy" or "isotropy"; ``model``: a model, "all", or "encoder - decoder"; ``gradient``.
+    * ``kind``: "as_stated" or "beyond_controls"; ``verdict``: "holds", "does not hold" or "not testable".
+    * ``part``, ``control``: the test that the verdict hangs on, which the numbers are of: the first to fail by the
+      widest margin, or, of a claim that holds, the one that comes nearest to failing.
+    * ``effect``, ``ci_low``, ``ci_high``, ``threshold``, on ``scale``: "ratio" (R, excess, or their ratios),
+      "difference" (of IsoScore*), "correlation" (with depth) or "share of models".
+    * ``interval``: over what; ``n``: over how many of these (sites, where it is over documents).
+    * ``share``: the E behind an energy, since R says little without it; a difference of E behind a difference.
+    * ``p_value``, ``p_holm``: where an interval over runs, models or layers gives one; Holm over models.
+    * ``reason``: the verdict in words.
+
+    ``controls`` also says for each test whether it ``passes`` (None where it cannot be said) and is ``decisive``.
+
+    Attributes:
+        statements: what is claimed, by claim.
+        notes: by which rules it was judged, and what a reader must know before reading verdicts.
+    """
+
+    _frame: pd.DataFrame
+    _controls: pd.DataFrame
+    statements: Mapping[str, str]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per verdict; a copy."""
+        return self._frame.copy()
+
+    @property
+    def controls(self) -> pd.DataFrame:
+        """One row per test; a copy."""
+        return self._controls.copy()
+
+    def table(self) -> pd.DataFrame:
+        """One row per (claim, quantity, model, gradient): both verdicts, and what each hangs on."""
+        keys = list(_WHERE)
+        kinds = {kind: rows.set_index(keys) for kind, rows in self._frame.groupby("kind", sort=False)}
+        if not kinds:
+            return pd.DataFrame(columns=[*keys, "as stated", "effect", "beyond controls", "control", "its effect"])
+        stated, beyond = kinds["as_stated"], kinds["beyond_controls"]
+        table = pd.DataFrame(index=stated.index)
+        table["as stated"] = stated["verdict"]
+        table["effect"] = _with_ends(stated)
+        table["beyond controls"] = beyond["verdict"]
+        table["control"] = beyond["control"].fillna("")
+        table["its effect"] = _with_ends(beyond)
+        return table.reset_index()
+
+    def summary(self) -> str:
+        """The claims, the short table and the notes, as plain text."""
+        claims = [f"{name}: {text}" for name, text in self.statements.items()]
+        notes = [f"note: {note}" for note in self.notes]
+        return "\n".join([*claims, self.table().to_string(index=False), *notes])
+
+    def to_latex(self) -> str:
+        """The short table as a LaTeX tabular."""
+        return self.table().to_latex(index=False, escape=True)
+
+    def __repr__(self) -> str:
+        return f"ClaimsTable({len(self._frame)} verdicts)\n{self.summary()}"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        claims = "".join(f"<li>{escape(name)}: {escape(text)}</li>" for name, text in self.statements.items())
+        reasons = self._frame[["claim", "quantity", "model", "gradient", "kind", "reason"]]
+        notes = "".join(f"<p>note: {escape(note)}</p>" for note in self.notes)
+        return (
+            f"<ul>{claims}</ul>{self.table().to_html(index=False, escape=True)}"
+            f"<details><summary>Reasons</summary>{reasons.to_html(index=False, escape=True)}</details>"
+            f"<details><summary>Every control</summary>{self._controls.to_html(index=False, escape=True)}</details>"
+            f"{notes}"
+        )
+
+
+def _with_ends(rows: pd.DataFrame) -> pd.Series:
+    def text(value: float, low: float, high: float) -> str:
+        if value != value:
+            return ""
+        return f"{value:.3g}" + (f" ({low:.3g} to {high:.3g})" if low == low and high == high else "")
+
+    return pd.Series(
+        [text(*ends) for ends in zip(rows["effect"], rows["ci_low"], rows["ci_high"], strict=True)],
+        index=rows.index,
+        dtype=object,
+    )
