@@ -1,6 +1,7 @@
 """What a worker does with a task, in this process and without Ray."""
 
 import dataclasses
+import sys
 import warnings
 
 import pytest
@@ -68,6 +69,13 @@ def test_models_go_to_the_workers_gpu(tmp_path):
     assert Study(config, tmp_path, executor=RayExecutor()).config.device is None
     with pytest.raises(ConfigError, match="device cuda: workers are given no GPUs"):
         Study({**config, "device": "cuda"}, tmp_path, executor=RayExecutor())
+
+
+def test_without_ray_the_message_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    task = Task("captures", "0a", "a capture", tmp_path, lambda place: None)
+    with pytest.raises(ConfigError, match=r"pip install 'tl_aniso\[ray\]'"):
+        list(RayExecutor().map([task]))
 
 
 def test_options_of_workers_need_the_executor(tmp_path, capsys):
