@@ -174,7 +174,8 @@ def test_what_no_node_has_is_refused(cluster, tmp_path):
 def test_a_cluster_of_its_own_ends_with_the_study(tmp_path, monkeypatch):
     import ray
 
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    for name in ("RAY_ADDRESS", "RAY_USAGE_STATS_ENABLED"):
+        monkeypatch.delenv(name, raising=False)
     root = Path(os.path.relpath(tmp_path / "out"))
     # More memory than there is: a task may try it alone.
     task = Task("captures", "0a", "a capture", root, ray_tasks.write_surroundings, 2**60)
