@@ -1,7 +1,8 @@
-"""Frames with planted effects, in the form that studies hand to `judge`."""
+"""Frames with planted effects, in the form that studies hand to `judge`, and what is read from its tables."""
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -10,6 +11,9 @@ from tl_aniso.questions.frame import to_frame
 WEIGHT = ("attn.W_Q", "attn.W_K", "attn.W_O", "mlp.W_in", "mlp.W_out")
 CLOSED = ("input_energy", "sign_flip", "shuffled_g", "shuffled_labels")
 PLANES = ("other_layer", "covariance_drawn", "next_k")
+
+NAN = math.nan
+HOLDS, NOT, OPEN = "holds", "does not hold", "not testable"
 
 Planted = Callable[[float, int, str], float]
 
@@ -142,3 +146,37 @@ def _common(
         "seed": seed,
     }
     return common | {key: value(step) if callable(value) else value for key, value in columns.items()}
+
+
+def row(
+    table: Any,
+    claim: str,
+    kind: str = "as_stated",
+    *,
+    gradient: str = "weight",
+    quantity: str | None = None,
+    model: str = "decoder",
+) -> Any:
+    """The one verdict of a claim."""
+    frame = table.frame
+    chosen = frame[
+        (frame["claim"] == claim)
+        & (frame["kind"] == kind)
+        & (frame["gradient"] == gradient)
+        & (frame["model"] == model)
+        & (frame["quantity"] == (quantity or ("isotropy" if claim == "C2" else "energy")))
+    ]
+    assert len(chosen) == 1
+    return chosen.iloc[0]
+
+
+def both(table: Any, claim: str, **where: Any) -> list[str]:
+    """As stated, and beyond controls."""
+    return [row(table, claim, kind, **where)["verdict"] for kind in ("as_stated", "beyond_controls")]
+
+
+def difference(value: float, reach: float) -> pd.DataFrame:
+    """The frame of a paired difference, equal at all sites."""
+    frame = energies(steps=(10,))
+    frame = frame[frame["measure"].isin(("r_energy", "excess"))]
+    return frame.assign(value=value, ci_low=value - reach, ci_high=value + reach)

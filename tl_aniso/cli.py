@@ -57,7 +57,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="controls, separated by commas, or 'all'; see docs/method.md (input_energy,sign_flip,shuffled_g)",
     )
     measure.add_argument("--shuffled-labels", action="store_true", help="a second backward pass with permuted targets")
-    measure.add_argument("--seed", type=_seed, default=0, help="of control planes, permutations, untrained weights (0)")
+    measure.add_argument("--objective", choices=("causal", "masked"), help="the loss (what the model was made for)")
+    measure.add_argument("--mask-rate", type=_rate, metavar="RATE", help="share of tokens masked, of encoders (0.3)")
+    measure.add_argument(
+        "--mask-with", choices=("bert", "mask"), help="80/10/10 as BERT, or the mask token alone, of encoders (bert)"
+    )
+    measure.add_argument("--seed", type=_seed, default=0, help="of planes, permutations, masks, untrained weights (0)")
 
     doctor = commands.add_parser("doctor", help="check on your model what this library promises, in about a minute")
     doctor.add_argument("model", metavar="MODEL", help="directory or hub id of a model")
@@ -176,6 +181,16 @@ def _seed(text: str) -> int:
     from tl_aniso.checks import MOST_SEED
 
     return _integer(text, f"an integer from 0 to {MOST_SEED}", least=0, most=MOST_SEED)
+
+
+def _rate(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:  # NaN is not above 0
+        raise argparse.ArgumentTypeError(f"must be a number above 0 and at most 1, got {text}")
+    return value
 
 
 def _integer(text: str, what: str, *, least: int, most: int | None = None) -> int:

@@ -1,8 +1,6 @@
 """Encoders are loaded as what they are, with their own numbers; what is none is refused by name, with a way out."""
 
 import json
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,12 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from tests.encoder_models import ALL_KINDS, ragged, rename_class, save_as_on_hub, strip_head, tiny_encoder
+from tests.hub_cache import hub_cache, write_hub_cache
 from tests.models import tiny_model
 from tl_aniso.errors import ModelError
 from tl_aniso.models import load_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-ROOT = Path(__file__).parents[2]
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def quietly_loaded(directory: Path) -> Any:
@@ -89,38 +85,15 @@ class TestSound:
         assert type(quietly_loaded(tmp_path).model).__name__ == "BertForMaskedLM"
 
     def test_from_the_hubs_cache_by_branch_without_a_network(self, tmp_path: Path) -> None:
-        """In a fresh process, for where the cache is is read once."""
         model = tiny_encoder("EuroBert", "sdpa")
-        repository = tmp_path / "hub" / "models--owner--little"
-        save_as_on_hub(model, repository / "snapshots" / COMMIT)
-        (repository / "refs").mkdir()
-        (repository / "refs" / "step1000").write_text(COMMIT)
-        torch.save(logits_of(model), tmp_path / "expected.pt")
-        code = """
-import sys, torch
-from tests.integration.test_load_encoders import logits_of
-from tl_aniso.models import load_model
-loaded = load_model("owner/little", revision="step1000")
-expected = torch.load(sys.argv[1], weights_only=True)
-print(loaded.revision, loaded.objective, float((logits_of(loaded.model) - expected).abs().max()) < 1e-6)
-try:
-    load_model("owner/little")
-except Exception as error:
-    print(type(error).__name__, str(error).replace(chr(10), " "))
-"""
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "expected.pt")],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=ROOT,
-            env={"PATH": "/usr/bin:/bin", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        )
-        found, other = done.stdout.splitlines() or (done.stderr, "")
-        assert found == f"{COMMIT} masked True"
-        assert other.startswith(
-            "ModelError there is no directory 'owner/little' here, and as a name on the hub it did "
-        )
+        save_as_on_hub(model, tmp_path / "saved")
+        with hub_cache(tmp_path / "hub"):
+            commits = write_hub_cache(tmp_path / "hub", "owner/little", {"step1000": tmp_path / "saved"})
+            loaded = load_model("owner/little", revision="step1000")
+            with pytest.raises(ModelError, match="no directory 'owner/little' here, and as a name on the hub it did"):
+                load_model("owner/little")
+        assert (loaded.revision, loaded.objective) == (commits["step1000"], "masked")
+        assert float((logits_of(loaded.model) - logits_of(model)).abs().max()) < 1e-6
 
 
 class TestHeadless:

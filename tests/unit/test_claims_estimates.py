@@ -47,7 +47,7 @@ def test_rounding_ties():
     assert correlation(range(6), [0.1 + 1e-13 * (-1) ** i for i in range(6)], 0.95, 5).value == 0.0
 
 
-@pytest.mark.parametrize("n", [5, 6, 7])
+@pytest.mark.parametrize("n", [5, 6, pytest.param(7, marks=pytest.mark.slow)])
 def test_no_order_at_random_is_called_a_course_too_often(n):
     """Over all orders of n layers, at most 5% (two-sided) have an interval without 0."""
     found = [correlation(range(n), list(order), 0.95, 5) for order in permutations(range(n))]

@@ -7,6 +7,7 @@ from importlib.resources import files
 import pytest
 
 import tl_aniso
+from tl_aniso import models
 
 
 def test_every_public_name_is_there():
@@ -29,6 +30,23 @@ def test_importing_is_light():
         "assert not {'transformers', 'transformer_lens'} & set(sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_looking_up_a_model_is_light():
+    code = (
+        "import sys, tl_aniso.models as models; models.find('pythia-160m'), models.parse_revision('step1000')\n"
+        "heavy = {'torch', 'transformers', 'huggingface_hub', 'pandas', 'numpy', 'safetensors'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_public_name_of_models_is_there():
+    assert set(models.__all__) == set(models._HOMES) <= set(dir(models))
+    for name in models.__all__:
+        assert getattr(models, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'lode_model'"):
+        _ = models.lode_model
 
 
 def test_types_are_shipped():

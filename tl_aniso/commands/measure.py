@@ -6,7 +6,7 @@ import time
 import pandas as pd
 
 from tl_aniso.commands.output import fresh_directory, print_table, print_text, short_names
-from tl_aniso.commands.usage import check_against_model, read_documents
+from tl_aniso.commands.usage import check_against_model, objective_of, read_documents
 from tl_aniso.models import LoadedModel, load_model
 from tl_aniso.progress import say
 from tl_aniso.questions.single import Single, measure_once
@@ -19,14 +19,18 @@ __all__ = ["measure_command"]
 def measure_command(options: argparse.Namespace) -> None:
     """Load, measure, print the tables and the reading, write results.csv, proxies and report.html."""
     began = time.monotonic()
+    objective = objective_of(options.objective, options.mask_rate, options.mask_with)
     documents = read_documents(options.text, options.max_documents)
     with fresh_directory(options.out, "measure", (options.model, options.text)) as directory:
         say(f"loading {options.model} ...")
         loaded = load_model(options.model, revision=options.revision)
-        check_against_model(loaded.model, rank=options.rank, seq_len=options.seq_len, sites=options.sites)
+        check_against_model(
+            loaded.model, rank=options.rank, seq_len=options.seq_len, sites=options.sites, objective=objective
+        )
         found = measure_once(
             loaded.model,
             documents,
+            objective=objective,
             rank=options.rank,
             controls=options.controls,
             shuffled_labels=options.shuffled_labels,

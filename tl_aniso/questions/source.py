@@ -354,9 +354,12 @@ def _underflow(capture: Capture) -> tuple[str, ...]:
     if not many:
         return ()
     worst = max(many, key=lambda site: shares[site])
+    # A window is no part of what is recorded, and positions beyond it are counted all the same.
+    masked = capture.metadata["options"].get("masking") is not None
+    beyond = ", or, under local attention, no masked token is within their reach" if masked else ""
     return (
         f"{100 * shares[worst]:.2g}% of the activation gradient at {worst} is exactly zero (above 1% at {len(many)} "
-        "sites): small gradients underflow; measure in float32",
+        f"sites): small gradients underflow; measure in float32{beyond}",
     )
 
 
