@@ -179,8 +179,11 @@ def test_a_cluster_of_its_own_ends_with_the_study(tmp_path, monkeypatch):
     root = Path(os.path.relpath(tmp_path / "out"))
     # More memory than there is: a task may try it alone.
     task = Task("captures", "0a", "a capture", root, ray_tasks.write_surroundings, 2**60)
-    with pytest.warns(TlAnisoWarning, match="a thing to know"):
-        assert list(RayExecutor(threads=2).map([task])) == ["0a"]
+    stopping = signal.getsignal(signal.SIGTERM)
+    with RayExecutor(threads=2) as executor:
+        with pytest.warns(TlAnisoWarning, match="a thing to know"):
+            assert list(executor.map([task])) == ["0a"]
+        assert signal.getsignal(signal.SIGTERM) is stopping
     assert not ray.is_initialized()
     found = json.loads((tmp_path / "out" / "captures" / "0a" / "found.json").read_text())
     assert found["threads"] == 2

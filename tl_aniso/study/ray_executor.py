@@ -1,7 +1,9 @@
 """Tasks of a study on a Ray cluster, on many machines or GPUs; those of a worker that died are run again."""
 
 import os
+import signal
 import socket
+import threading
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
@@ -191,6 +193,7 @@ def _connected(address: str | None) -> Iterator[None]:
         return
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     _refuse_deaf(address)
+    stopping = signal.getsignal(signal.SIGTERM)
     with _variable("RAY_USAGE_STATS_ENABLED", "0"):
         try:
             # Not whatever cluster happens to run on this machine, which is what no address would mean.
@@ -199,6 +202,8 @@ def _connected(address: str | None) -> Iterator[None]:
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             text = " ".join(str(error).split())[:300]
             raise TlAnisoError(f"no Ray cluster at {address}: {text}") from error
+        if stopping is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, stopping)  # Ray put its own in place, with another exit code
         try:
             yield
         finally:
