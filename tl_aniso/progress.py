@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
@@ -15,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["say", "track"]
+__all__ = ["say", "say_loading", "track"]
 
 T = TypeVar("T")
 
@@ -27,6 +28,12 @@ def say(message: str, *, enabled: bool = True) -> None:
     """One line to standard error, so that standard output stays clean for results."""
     if enabled:
         print(message, file=sys.stderr, flush=True)
+
+
+def say_loading(name: str) -> None:
+    """Where a model is looked for, at once: without a network the hub's client tries for long before it gives up."""
+    where = "" if Path(name).exists() else "; there is no such directory here, so the hub or its cache is asked"
+    say(f"loading {name}{where} ...")
 
 
 def track(items: Iterable[T], description: str, *, total: int, enabled: bool = True) -> Iterator[T]:

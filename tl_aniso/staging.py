@@ -12,7 +12,9 @@ from pathlib import Path
 __all__ = ["remove_all_abandoned", "staging"]
 
 _LOCK_SUFFIX = ".writing"
-# A lock file younger than this may be about to be locked by its writer.
+# A lock file bears this name until it is locked, so that whoever finds one under the other may take it for abandoned
+# if nobody holds it. Younger than so many seconds, it is about to be locked.
+_NEW_SUFFIX = ".starting"
 _SETTLED_SECONDS = 60.0
 
 
@@ -37,10 +39,11 @@ def staging(target: Path) -> Iterator[Path]:
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(target.parent, f".{target.name}.", time.time() - _SETTLED_SECONDS)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=_LOCK_SUFFIX, dir=target.parent)
-    lock, directory = Path(name), Path(name.removesuffix(_LOCK_SUFFIX))
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=_NEW_SUFFIX, dir=target.parent)
+    lock, directory = Path(name), Path(name.removesuffix(_NEW_SUFFIX))
     try:
         _locked(handle)
+        lock = lock.rename(lock.with_suffix(_LOCK_SUFFIX))
         directory.mkdir()
         yield directory
     finally:
@@ -59,15 +62,15 @@ def remove_all_abandoned(parent: Path) -> None:
 
 def _remove_abandoned(parent: Path, prefix: str, latest: float) -> None:
     for lock in parent.iterdir():
-        if not (lock.name.startswith(prefix) and lock.name.endswith(_LOCK_SUFFIX)):
+        if not (lock.name.startswith(prefix) and lock.suffix in (_LOCK_SUFFIX, _NEW_SUFFIX)):
             continue
         with suppress(OSError):  # of another user, or gone already
-            if lock.stat().st_mtime > latest:
+            if lock.suffix == _NEW_SUFFIX and lock.stat().st_mtime > latest:
                 continue
             handle = os.open(lock, os.O_RDWR)
             try:
                 if _locked(handle):
-                    shutil.rmtree(lock.with_name(lock.name.removesuffix(_LOCK_SUFFIX)), ignore_errors=True)
+                    shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
                     lock.unlink(missing_ok=True)
             finally:
                 os.close(handle)

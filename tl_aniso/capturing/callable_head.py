@@ -61,21 +61,20 @@ def callable_head(
             What the objective itself raises passes through, with a note on where.
         UndefinedMeasureError: losses or gradients that are not finite.
     """
-    hidden = hidden.detach().to(unembedding.weight.dtype)  # as in `cross_entropy_head`
+    weight, given = unembedding.weight, batch.mask.device
+    hidden = hidden.detach().to(weight.device, weight.dtype)  # as in `cross_entropy_head`
+    ids, mask, counted = (tensor.to(weight.device) for tensor in (batch.ids, batch.mask, counted))
     size, length, _ = hidden.shape
-    weight = unembedding.weight
     gradient = torch.zeros_like(hidden, dtype=torch.float32)
     kernel = hidden.new_zeros((size, length, length), dtype=torch.float32) if inner == "kernel" else None
     joint = _Joint(unembedding, size, length) if inner == "cheapest" else None
     loss = hidden.new_zeros(size, dtype=torch.float32 if hidden.device.type == "mps" else torch.float64)
-    carries, n_losses = torch.zeros_like(batch.mask), 0
+    carries, n_losses = torch.zeros_like(mask), 0
     for row, sequence in enumerate(batch.sequences):
         n, one = len(sequence), slice(row, row + 1)
         with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
             logits = unembedding.logits(hidden[one, :n])
-        per_token, at_logits = _called(
-            losses, logits.requires_grad_(), batch.ids[one, :n], batch.mask[one, :n], sequence
-        )
+        per_token, at_logits = _called(losses, logits.requires_grad_(), ids[one, :n], mask[one, :n], sequence)
         loss[row] = per_token.sum(dtype=loss.dtype)
         n_losses += int(per_token.count_nonzero())
         with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
@@ -88,7 +87,7 @@ def callable_head(
             if joint is not None:
                 joint.add(row, factor * counted[row, :n, None], hidden[row, :n].float())
     formed = None if joint is None else joint.found()
-    return Called(Head(gradient, loss, kernel, formed), carries, n_losses)
+    return Called(Head(gradient, loss, kernel, formed), carries.to(given), n_losses)
 
 
 def _called(losses: Losses, logits: Tensor, ids: Tensor, mask: Tensor, sequence: Sequence) -> tuple[Tensor, Tensor]:

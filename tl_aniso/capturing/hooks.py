@@ -109,7 +109,7 @@ class Tap:
             raise ModelError("backward before forward")
         try:
             (at_leaf,) = torch.autograd.grad(
-                hidden, self._leaf, grad_outputs=gradient.to(hidden.dtype), retain_graph=again
+                hidden, self._leaf, grad_outputs=gradient.to(hidden.device, hidden.dtype), retain_graph=again
             )
         except RuntimeError as error:
             if "modified by an inplace operation" not in str(error):

@@ -45,7 +45,7 @@ class Wanted:
         weights: weight sites.
         pooled: d x d sums of weight gradients: "all", the "effect" without its controls, or "none".
         controls: names of the closed-form controls of weight gradients.
-        bases: gradient site -> orthonormal proxy basis, d x k, on the site's device; projected energies are kept.
+        bases: gradient site -> orthonormal proxy basis, d x k, moved to the site's device; projected energies are kept.
         planes: control -> gradient site -> columns, d x n: the effect's energies along them are kept beside.
         by_shard: sites whose d x d sums are kept by shard.
         n_shards: number of shards.
@@ -172,10 +172,10 @@ class Reducer:
     @_in_float32
     def residual_gradient(self, site: str, gradient: Float[Tensor, "batch length d"]) -> None:
         """dL/dh at a residual site, one row a token."""
-        keep = self._keep[site]
+        keep = self._keep[site].to(gradient.device)
         self._add_rows("activation_gradient", site, gradient, keep)
         if self.variant == MAIN:
-            counted = keep & self._reach.at(site)
+            counted = keep & self._reach.at(site).to(keep.device)
             entries = int(counted.sum()) * gradient.shape[-1]
             # All entries at once, less those of the rows that do not count, is many times as fast as by row.
             apart = torch.count_nonzero(gradient.flatten(0, 1)[~counted.flatten()])
@@ -184,10 +184,11 @@ class Reducer:
         basis = self.wanted.bases.get(site)
         if basis is not None:
             rows = gradient.float() * keep[..., None]
-            along, total = (rows @ basis).square().sum(1), rows.square().sum((1, 2))
+            along, total = (rows @ basis.to(rows.device)).square().sum(1), rows.square().sum((1, 2))
             self._add_energy("activation_gradient", "none", site, along, total)
             for control, columns in self._planes(site):
-                self._add_energy("activation_gradient", control, site, (rows @ columns).square().sum(1), total)
+                along = (rows @ columns.to(rows.device)).square().sum(1)
+                self._add_energy("activation_gradient", control, site, along, total)
 
     @_in_float32
     def matrix_gradient(self, matrix: Matrix, inputs: Tensor, gradient: Tensor) -> None:
@@ -215,9 +216,10 @@ class Reducer:
             gradient = gradient * self.layout.embed_scale  # the table is in front of the factor, the output behind it
         rows = self._rows(gradient, None, EMBEDDING)
         if self.wanted.unit == "batch":
-            factor = embedding_factor(rows, self._joined(self._fed))
+            factor = embedding_factor(rows, self._joined(self._fed).to(gradient.device))
         else:
-            factor = Factor(None, token_kernel(self._fed, self._carries(EMBEDDING), torch.float32))
+            carries = self._carries(EMBEDDING, gradient.device)
+            factor = Factor(None, token_kernel(self._fed.to(gradient.device), carries, torch.float32))
         self._add_weight(EMBEDDING, rows, factor)
 
     @_in_float32
@@ -234,7 +236,7 @@ class Reducer:
         matrix = self.layout.unembed
         if matrix.sites[0] not in self.wanted.weights:
             return
-        rows = self._rows(hidden.detach(), matrix.activation, matrix.sites[0])
+        rows = self._rows(hidden.detach().to(head.gradient.device), matrix.activation, matrix.sites[0])
         kernel = head.kernel
         if kernel is not None and self.wanted.weight_exclude:
             kernel = kernel * (rows.carries[:, :, None] & rows.carries[:, None, :])
@@ -243,8 +245,8 @@ class Reducer:
     # -- the sums ----------------------------------------------------------------------------------------------
 
     def _kept_rows(self, site: str, value: Tensor) -> Bool[Tensor, "batch length"]:
-        mask = self._batch.mask
-        keep = self._without(self.wanted.exclude)
+        mask = self._batch.mask.to(value.device)
+        keep = self._without(self.wanted.exclude).to(value.device)
         norms = value.float().norm(dim=-1)
         if "sink" in self.wanted.exclude:
             median = norms.masked_fill(~mask, torch.nan).nanmedian(dim=1, keepdim=True).values
@@ -264,14 +266,15 @@ class Reducer:
                 keep = keep & ~self._kinds[name]
         return keep
 
-    def _carries(self, site: str) -> Bool[Tensor, "batch length"]:
-        """Positions that can carry gradient at a weight site, filters applied."""
-        return self._reach.at(whole_site(site)) & self._counted
+    def _carries(self, site: str, device: torch.device) -> Bool[Tensor, "batch length"]:
+        """Positions that can carry gradient at a weight site, filters applied, where the site's layer is."""
+        return (self._reach.at(whole_site(site)) & self._counted).to(device)
 
     def _factor(self, values: Tensor, site: str, *, always: bool) -> Tensor:
         """Zero where nothing is carried; without filters a reader's output gradient is zero there by itself."""
-        masked = values * self._carries(site)[..., None] if always or self.wanted.weight_exclude else values
-        return self._joined(masked)
+        if always or self.wanted.weight_exclude:
+            values = values * self._carries(site, values.device)[..., None]
+        return self._joined(values)
 
     def _joined(self, values: Tensor) -> Tensor:
         """The tensor of a batch as that of its units: as it is, or as of one sequence of all its tokens."""
@@ -306,6 +309,7 @@ class Reducer:
             raise UndefinedMeasureError(f"activation at {site}: {error}") from error
 
     def _add_rows(self, kind: str, site: str, value: Tensor, keep: Bool[Tensor, "batch length"]) -> None:
+        keep = keep.to(value.device)
         if kind == "activation" and self.wanted.keep_rows:
             self._sample_rows(site, value, keep)
         for rows, key in self._parts(kind, "none", site):
@@ -336,20 +340,22 @@ class Reducer:
     def _rows(self, values: Tensor, group: str | None, site: str) -> Rows:
         """The residual side; matrices that read one input, and carry alike, share what is derived from it."""
         if group is None:
-            return Rows(self._joined(values.float()), self._joined(self._carries(site)))
+            return Rows(self._joined(values.float()), self._joined(self._carries(site, values.device)))
         key = (group, whole_site(site) in self._own)
         if key not in self._shared:
-            self._shared[key] = Rows(self._joined(values.float()), self._joined(self._carries(site)))
+            self._shared[key] = Rows(self._joined(values.float()), self._joined(self._carries(site, values.device)))
         return self._shared[key]
 
     def _add_weight(self, site: str, rows: Rows, factor: Factor) -> None:
         """Second moment and projected energies of one matrix' gradient, and of its controls."""
-        basis = self.wanted.bases.get(site)
+        basis, place = self.wanted.bases.get(site), rows.values.device
         if basis is not None:
+            basis = basis.to(place)
             along, total = gradient_energy(rows, factor, basis)
             self._add_energy("weight_gradient", "none", site, along, total)
             for control, columns in self._planes(site):
-                self._add_energy("weight_gradient", control, site, energy_along(rows, factor, columns), total)
+                along = energy_along(rows, factor, columns.to(place))
+                self._add_energy("weight_gradient", control, site, along, total)
         if self._sums_wanted(site, control=False):
             for part, key in self._parts("weight_gradient", "none", site):
                 self._add_sum(key, rows.values[part], factor.moment(rows, part))

@@ -324,14 +324,18 @@ def _kept_random_state(layout: Layout, options: Options) -> AbstractContextManag
     """Whatever an objective of the user's draws, torch's random numbers go on afterwards as if it had not."""
     if options.losses is None:
         return nullcontext()
-    kind = layout.device.type
-    return torch.random.fork_rng([layout.device] if kind == "cuda" else [], device_type="cuda")
+    devices = {parameter.device for parameter in layout.root.parameters() if parameter.is_cuda}
+    return torch.random.fork_rng(sorted(devices, key=str), device_type="cuda")
 
 
 def _cross_entropy(
     unembed: Unembedding, hidden: Tensor, targets: Targets, inner: Inner, counted: Tensor, joined: bool
 ) -> Head:
     """The head of a batch; joined, the batch goes through it as one sequence."""
+    # Of a model on several devices the unembedding may be elsewhere than the last block.
+    place = unembed.weight.device
+    hidden, counted = hidden.to(place), counted.to(place)
+    targets = Targets(targets.ids.to(place), targets.carries.to(place))
     if not joined:
         return cross_entropy_head(unembed, hidden, targets, inner=inner)
     flat, ids, carries, kept = (t.flatten(0, 1)[None] for t in (hidden, targets.ids, targets.carries, counted))

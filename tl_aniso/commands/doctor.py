@@ -11,7 +11,7 @@ from tl_aniso.doctor.check import Diagnosis
 from tl_aniso.doctor.run import diagnose, failed_to_load
 from tl_aniso.errors import ModelError, TextError
 from tl_aniso.models import load_model
-from tl_aniso.progress import say
+from tl_aniso.progress import say_loading
 
 __all__ = ["doctor_command"]
 
@@ -38,7 +38,7 @@ def doctor_command(options: argparse.Namespace) -> int:
 
 
 def _diagnosis(options: argparse.Namespace) -> Diagnosis:
-    say(f"loading {options.model} ...")
+    say_loading(options.model)
     try:
         loaded = load_model(options.model, revision=options.revision)
     except ModelError as error:

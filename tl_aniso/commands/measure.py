@@ -8,7 +8,7 @@ import pandas as pd
 from tl_aniso.commands.output import fresh_directory, print_table, print_text, short_names
 from tl_aniso.commands.usage import check_against_model, objective_of, read_documents
 from tl_aniso.models import LoadedModel, load_model
-from tl_aniso.progress import say
+from tl_aniso.progress import say_loading
 from tl_aniso.questions.single import Single, measure_once
 from tl_aniso.viz.reading import read_frame
 from tl_aniso.viz.report import write_report
@@ -22,7 +22,7 @@ def measure_command(options: argparse.Namespace) -> None:
     objective = objective_of(options.objective, options.mask_rate, options.mask_with)
     documents = read_documents(options.text, options.max_documents)
     with fresh_directory(options.out, "measure", (options.model, options.text)) as directory:
-        say(f"loading {options.model} ...")
+        say_loading(options.model)
         loaded = load_model(options.model, revision=options.revision)
         check_against_model(
             loaded.model, rank=options.rank, seq_len=options.seq_len, sites=options.sites, objective=objective

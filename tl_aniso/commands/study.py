@@ -10,10 +10,11 @@ import pandas as pd
 
 from tl_aniso.claims import ClaimsTable
 from tl_aniso.commands.output import print_table, print_text, short_names
+from tl_aniso.commands.usage import UsageError
 from tl_aniso.errors import TlAnisoError, TlAnisoWarning
 from tl_aniso.progress import say
 from tl_aniso.questions.by_step import energy_by_step
-from tl_aniso.study import Study
+from tl_aniso.study import Executor, LocalExecutor, RayExecutor, Study
 from tl_aniso.study.claims import citation
 from tl_aniso.study.config import read_config
 from tl_aniso.study.estimate import flops_per_second
@@ -26,7 +27,8 @@ __all__ = ["plan_command", "print_claims", "print_outline", "report_command", "s
 def study_command(options: argparse.Namespace) -> None:
     """Run what is left of a study, print R by step of each model, write the pages."""
     began = time.monotonic()
-    study = Study(read_config(options.config).with_device(options.device), options.out)
+    config = read_config(options.config).with_device(options.device)
+    study = Study(config, options.out, executor=_executor(options))
     with _plain_warnings():
         frame = study.run()
         page = study.report()
@@ -37,6 +39,22 @@ def study_command(options: argparse.Namespace) -> None:
             print_table(short_names(table, "R"), f"{model}: R by step, weight gradients of the {_group(rows)}")
     _claims_if_any(study)
     print(f"\n{study.out / RESULTS}: {len(frame)} rows; {page} ({time.monotonic() - began:.0f} s)")
+
+
+def _executor(options: argparse.Namespace) -> Executor:
+    """What was asked for.
+
+    Raises:
+        UsageError: options of Ray without it, or values that it cannot use.
+    """
+    if options.executor == "ray":
+        try:
+            return RayExecutor(threads=options.threads or 1, num_gpus=options.gpus or 0)
+        except TlAnisoError as error:
+            raise UsageError(str(error)) from error
+    if options.threads is not None or options.gpus is not None:
+        raise UsageError("--threads and --gpus are of workers: add --executor ray")
+    return LocalExecutor()
 
 
 def plan_command(options: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from tl_aniso.study.checkpoints import Checkpoint, CheckpointSource, DirectoryCheckpoints, MemoryCheckpoints
 from tl_aniso.study.config import StudyConfig, read_config
 from tl_aniso.study.executors import Executor, LocalExecutor, Task
+from tl_aniso.study.ray_executor import RayExecutor
 from tl_aniso.study.study import Study
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Executor",
     "LocalExecutor",
     "MemoryCheckpoints",
+    "RayExecutor",
     "Study",
     "StudyConfig",
     "Task",

@@ -21,6 +21,7 @@ class Task:
         what: for people.
         root: the study's directory.
         write: fills a directory with the entry.
+        memory: bytes that it takes, roughly; None where unknown.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class Task:
     what: str
     root: Path
     write: Callable[[Path], Any]
+    memory: int | None = None
 
     def __call__(self) -> str:
         """Make the entry, whole or not at all; returns its key.
@@ -43,7 +45,11 @@ class Task:
 
 
 class Executor(Protocol):
-    """Runs tasks that do not depend on each other."""
+    """Runs tasks that do not depend on each other.
+
+    One that is a context manager is entered once for all stages of a study. One with a method `device_for`
+    tells from the device that the config asks for where models are moved.
+    """
 
     def map(self, tasks: Sequence[Task]) -> Iterator[str]:
         """Run every task and yield its key when it is done, in any order.

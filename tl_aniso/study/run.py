@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,16 +56,9 @@ def run_plan(plan: StudyPlan, store: Store, executor: Executor, *, progress: boo
     Returns:
         The table, in the order of the plan: model, checkpoint, site.
     """
-    run = _Run(plan, store, executor, progress)
     config = plan.config
-    fitting = [task for model in plan.models for task in run.captures(model, (*model.early, *model.late))]
-    run.make("captures for the planes", fitting)
-    run.make("planes", [run.planes(model) for model in plan.models])
-    twins = [task for model in plan.models if model.untrained for task in run.captures(model, (model.untrained,))]
-    measured = [task for model in plan.models for task in run.captures(model, model.measured)]
-    run.make("measured captures", [*twins, *measured])
-    run.make("rows", [run.rows(model, capture) for model in plan.models for capture in model.measured])
-    run.make("early less late", [task for model in plan.models for task in run.differences(model)])
+    with executor if isinstance(executor, AbstractContextManager) else nullcontext():
+        _make_all(plan, _Run(plan, store, executor, progress))
     frame, notes = _joined(plan, store)
     facts = {
         "early_fraction": config.early_fraction,
@@ -73,6 +67,17 @@ def run_plan(plan: StudyPlan, store: Store, executor: Executor, *, progress: boo
     }
     write_atomically(store.root / RESULTS, as_bytes(frame, facts))
     return read_table(store.root / RESULTS)
+
+
+def _make_all(plan: StudyPlan, run: "_Run") -> None:
+    fitting = [task for model in plan.models for task in run.captures(model, (*model.early, *model.late))]
+    run.make("captures for the planes", fitting)
+    run.make("planes", [run.planes(model) for model in plan.models])
+    twins = [task for model in plan.models if model.untrained for task in run.captures(model, (model.untrained,))]
+    measured = [task for model in plan.models for task in run.captures(model, model.measured)]
+    run.make("measured captures", [*twins, *measured])
+    run.make("rows", [run.rows(model, capture) for model in plan.models for capture in model.measured])
+    run.make("early less late", [task for model in plan.models for task in run.differences(model)])
 
 
 class _Run:
@@ -99,12 +104,15 @@ class _Run:
         corpus = model.corpus
         for capture in wanted:
             subject = Subject(capture.checkpoint, corpus.tokenizer, corpus.half("A"), corpus.half("B"), self._config)
-            yield self._task("captures", capture.key, capture.what, self._taking(model, capture, subject))
+            write = self._taking(model, capture, subject)
+            yield self._task("captures", capture.key, capture.what, write, _memory(model, capture))
 
     def planes(self, model: ModelPlan) -> Task:
         early, late = ([self._labelled(model, c) for c in part] for part in (model.early, model.late))
         write = partial(fit_planes, early=early, late=late, config=self._config)
-        return self._task("proxies", model.proxies, f"planes of {model.name}", write)
+        size = model.outline.estimate
+        memory = None if size is None else max(len(early), len(late)) * size.fit_bytes
+        return self._task("proxies", model.proxies, f"planes of {model.name}", write, memory)
 
     def rows(self, model: ModelPlan, capture: PlannedCapture) -> Task:
         twin = None if model.untrained is None else self._store.path("captures", model.untrained.key)
@@ -143,8 +151,18 @@ class _Run:
         labels = {"name": model.name, "revision": at.name, "step": at.step, "tokens_seen": at.tokens_seen}
         return self._store.path("captures", capture.key), labels
 
-    def _task(self, kind: str, key: str, what: str, write: Callable[[Path], Any]) -> Task:
-        return Task(kind, key, what, self._store.root, write)
+    def _task(self, kind: str, key: str, what: str, write: Callable[[Path], Any], memory: int | None = None) -> Task:
+        return Task(kind, key, what, self._store.root, write, memory)
+
+
+def _memory(model: ModelPlan, capture: PlannedCapture) -> int | None:
+    """Bytes of a running model and its sums; of two models and both their captures for an untrained twin."""
+    size = model.outline.estimate
+    if size is None:
+        return None
+    if capture.kind == "untrained":
+        return 2 * size.running_bytes + size.fit_bytes + size.measure_bytes
+    return size.running_bytes + (size.fit_bytes if capture.kind == "fit" else size.measure_bytes)
 
 
 class _Recent:

@@ -18,12 +18,12 @@ from typing import Any
 from tl_aniso.errors import TlAnisoError, TlAnisoWarning
 from tl_aniso.staging import remove_all_abandoned, staging
 
-__all__ = ["KINDS", "Store", "digest_of", "write_atomically"]
+__all__ = ["KINDS", "PART", "Store", "digest_of", "write_atomically"]
 
 KINDS = ("corpus", "captures", "proxies", "frames")
 _CHECKSUMS = "checksums.json"
 _LOCK = "study.lock"
-_PART = ".part"
+PART = ".part"
 
 
 class Store:
@@ -96,7 +96,7 @@ class Store:
         for directory in (self.root, *(self.root / kind for kind in KINDS)):
             if directory.is_dir():
                 remove_all_abandoned(directory)
-                for part in directory.glob(f".*{_PART}"):
+                for part in directory.glob(f".*{PART}"):
                     part.unlink(missing_ok=True)
 
     @contextmanager
@@ -150,7 +150,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         TlAnisoError: it cannot be written; an older one is then still there.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}{_PART}")
+    part = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
         part.write_bytes(content)
         os.replace(part, path)

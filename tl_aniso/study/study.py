@@ -38,7 +38,7 @@ class Study:
         config: a YAML file, a mapping with its keys (``docs/study.md``), or a `StudyConfig`.
         out: directory of the study.
         sources: model's name -> its checkpoints, for models that are not directories.
-        executor: where captures are made; in this process by default.
+        executor: where captures are made; in this process by default, elsewhere with a `RayExecutor`.
         progress: show how far it has come.
 
     Raises:
@@ -75,6 +75,9 @@ class Study:
         self.out = as_path("out", out)
         self._sources = dict(sources or {})
         self._executor = LocalExecutor() if executor is None else executor
+        place = getattr(self._executor, "device_for", None)
+        if place is not None:
+            self.config = self.config.with_device(place(self.config.device))
         self._progress = progress
 
     def outline(self) -> Outline:

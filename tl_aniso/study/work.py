@@ -55,7 +55,7 @@ class Subject:
             TlAnisoError: a checkpoint with another tokenizer than the one that froze the text.
         """
         loaded = self.checkpoint.load()
-        model = loaded.model if self.config.device is None else loaded.model.to(self.config.device)
+        model = _moved(loaded.model, self.config.device)
         found = tokenizer_id(loaded.tokenizer)
         if self.tokenizer == "ids":
             return model, None
@@ -94,6 +94,13 @@ class Planes:
     early: TangentProxies
     late: TangentProxies | None
     controls: ControlPlanes
+
+
+def _moved(model: Any, device: str | None) -> Any:
+    """A model where it is to run; one that was spread over several devices stays there."""
+    if device is None or len({parameter.device for parameter in model.parameters()}) > 1:
+        return model
+    return model.to(device)
 
 
 def take_fitting(place: Path, subject: Subject) -> None:
