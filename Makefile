@@ -5,6 +5,7 @@
 #   make test-real  the tests on published models
 #   make test-hooked  the tests that need TransformerLens 3.9 (HookedTransformer), in an environment of its own
 #   make test-ray   the tests of studies on Ray clusters, all on this machine
+#   make test-experiments  the scripts of experiments/ small and offline, and the notebook
 #   make test-all   all of the above tests, and the slow ones
 #   make check      linter, formatting and types, exactly as CI runs them
 #   make bench      cost against ordinary training passes
@@ -49,10 +50,10 @@ LIMIT := $(if $(shell command -v timeout),timeout --foreground --signal=INT --ki
 limit = $(if $(LIMIT),$(LIMIT) $(1))
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup setup-hooked demo test test-real test-hooked test-ray test-all check format bench clean
+.PHONY: help setup setup-hooked demo test test-real test-hooked test-ray test-experiments test-all check format bench clean
 
 help:
-	@sed -n '3,11s/^#   //p' Makefile
+	@sed -n '3,12s/^#   //p' Makefile
 
 setup: $(READY)
 
@@ -94,6 +95,10 @@ test-hooked: $(READY_HOOKED)
 
 test-ray: $(READY_RAY)
 	$(TEST_ENV) $(call limit,600) $(PYTEST) -m ray tests/integration/test_study_ray.py $(TEST_ARGS)
+
+# Also marked slow: each script trains its tiny models and studies them.
+test-experiments: $(READY)
+	$(TEST_ENV) $(call limit,1500) $(PYTEST) -n $(JOBS) -m slow tests/integration/test_experiments.py tests/integration/test_notebook.py $(TEST_ARGS)
 
 # pytest exits with 5 where no test carries the mark, which is no failure.
 test-all: test test-real test-hooked test-ray

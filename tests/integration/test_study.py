@@ -226,7 +226,8 @@ def test_checkpoints_of_equal_weights_share_their_captures(place, config, tmp_pa
     frame = Study(given, tmp_path / "out", executor=executor, progress=False).run()
     assert len(executor.done) == 4  # a fitting capture, planes, a measured capture, rows
     first, second = (frame[frame["step"] == step].reset_index(drop=True) for step in (0, 10))
-    labels = ["step", "revision", "phase"]
+    assert (set(first["duplicate_of"]), set(second["duplicate_of"])) == ({""}, {"step0"})
+    labels = ["step", "revision", "phase", "duplicate_of"]
     pd.testing.assert_frame_equal(first.drop(columns=labels), second.drop(columns=labels))
     excess = first[(first["measure"] == "excess") & (first["control"] == "late_fitted")]
     assert len(excess) == 1
@@ -333,9 +334,10 @@ def test_the_command_line(place, config, tmp_path, capsys):
     assert "tiny: R by step, weight gradients of the readers" in shown
     assert "late fitted" in shown
     assert {p.name for p in out.iterdir()} >= {"plan.json", "results.parquet", "report.html", "captures", "proxies"}
-    page = (out / "report.html").read_text(encoding="utf-8")
+    page = (out / "report-tiny.html").read_text(encoding="utf-8")
     assert "<dt>late-fitted planes</dt>" in page
     assert "the first 30% of the steps" in page
+    assert 'href="report-tiny.html"' in (out / "report.html").read_text(encoding="utf-8")
     (out / "report.html").unlink()
     assert main(["report", str(out)]) == 0
     assert (out / "report.html").is_file()

@@ -56,6 +56,11 @@ def published(*steps, tokens=None):
         ({"dtype": "float16"}, "dtype: must be one of float32, bfloat16, got 'float16'"),
         ({"objective": "mlm"}, "objective: must be one of causal, masked, got 'mlm'"),
         ({"sites": []}, "sites: is empty"),
+        ({"n_tokens": 5, "n_documents": 5}, "n_tokens and n_documents are both given"),
+        ({"trainings": ["a"]}, "trainings: must name models by what they are trainings of"),
+        ({"trainings": {"a": ["sumwhere"]}}, "trainings: a: holds 'sumwhere'; did you mean somewhere"),
+        ({"trainings": {"a": []}}, "trainings: a: is empty"),
+        ({"trainings": {"a": ["somewhere"], "b": ["somewhere"]}}, "trainings: 'somewhere' stands in it twice"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_place(change, message):

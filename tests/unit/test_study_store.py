@@ -11,6 +11,7 @@ from tl_aniso.errors import TextError, TlAnisoError, TlAnisoWarning
 from tl_aniso.study.corpus import freeze, text_source
 from tl_aniso.study.store import Store
 from tl_aniso.text import document_hash, half_of
+from tl_aniso.text import freeze as frozen
 from tl_aniso.training import train_tokenizer
 
 
@@ -151,3 +152,37 @@ def test_a_recipe_gives_the_text_of_several_sources(tmp_path):
     (tmp_path / "mine.yaml").write_text("format: 1\nnam: mine")
     with pytest.raises(TlAnisoError, match=r"text: mine\.yaml"):
         text_source(str(tmp_path / "mine.yaml"))
+
+
+RECIPE = """
+format: 1
+name: two
+sources:
+  - {name: long, kind: files, paths: [long.jsonl], language: en}
+  - {name: short, kind: files, paths: [short.jsonl], language: fr}
+"""
+
+
+def test_a_recipe_of_texts_is_frozen_in_equal_shares(tmp_path):
+    """Against `tl_aniso.text.freeze` itself; every document cut to seq_len, sources and languages kept."""
+    tokenizer = train_tokenizer(WORDS, 280)
+    for name, length in (("long", 12), ("short", 3)):
+        lines = [json.dumps({"text": " ".join([f"{i} {WORDS[i % len(WORDS)]}"] * length)}) for i in range(200)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "two.yaml").write_text(RECIPE)
+    store, source = Store(tmp_path / "store"), text_source(str(tmp_path / "two.yaml"))
+    found = freeze(source, tokenizer, store, seq_len=24, n_documents=None, n_tokens=1500)
+    expected = frozen(tmp_path / "two.yaml", tokenizer, tmp_path / "frozen", n_tokens=1500, max_document_tokens=24)
+    assert found.hash == expected.hash
+    assert [ids.tolist() for ids in found.ids] == [ids.tolist() for ids in expected]
+    assert set(zip(found.sources, found.languages, strict=True)) == {("long", "en"), ("short", "fr")}
+    tokens = {
+        s: sum(len(i) for i, at in zip(found.ids, found.sources, strict=True) if at == s) for s in ("long", "short")
+    }
+    assert all(750 <= n < 774 for n in tokens.values())
+    assert max(map(len, found.ids)) <= 24
+    again = freeze(source, tokenizer, store, seq_len=24, n_documents=None, n_tokens=1500)
+    assert (again.key, again.hash) == (found.key, found.hash)
+    with (tmp_path / "long.jsonl").open("a") as file:
+        file.write('\n{"text": "one more document that nobody had read before"}')
+    assert text_source(str(tmp_path / "two.yaml")).key != source.key

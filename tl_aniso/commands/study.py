@@ -8,18 +8,20 @@ from contextlib import contextmanager
 
 import pandas as pd
 
+from tl_aniso.claims import ClaimsTable
 from tl_aniso.commands.output import print_table, print_text, short_names
 from tl_aniso.commands.usage import UsageError
 from tl_aniso.errors import TlAnisoError, TlAnisoWarning
 from tl_aniso.progress import say
 from tl_aniso.questions.by_step import energy_by_step
 from tl_aniso.study import Executor, LocalExecutor, RayExecutor, Study
+from tl_aniso.study.claims import citation
 from tl_aniso.study.config import read_config
 from tl_aniso.study.estimate import flops_per_second
 from tl_aniso.study.plan import ModelOutline, Outline, outline
 from tl_aniso.study.run import PLAN, RESULTS
 
-__all__ = ["plan_command", "report_command", "study_command"]
+__all__ = ["plan_command", "print_claims", "print_outline", "report_command", "study_command"]
 
 
 def study_command(options: argparse.Namespace) -> None:
@@ -35,6 +37,7 @@ def study_command(options: argparse.Namespace) -> None:
         if ((rows["gradient"] == "weight") & (rows["measure"] == "r_energy")).any():
             table = energy_by_step(rows, gradient="weight", group=_group(rows))
             print_table(short_names(table, "R"), f"{model}: R by step, weight gradients of the {_group(rows)}")
+    _claims_if_any(study)
     print(f"\n{study.out / RESULTS}: {len(frame)} rows; {page} ({time.monotonic() - began:.0f} s)")
 
 
@@ -57,10 +60,18 @@ def _executor(options: argparse.Namespace) -> Executor:
 def plan_command(options: argparse.Namespace) -> None:
     """Print checkpoints, downloads, memory and time of each model; with --out, write plan.json."""
     config = read_config(options.config)
-    found = outline(config)
-    n_tokens = (config.n_documents or 0) * config.seq_len
+    print_outline(outline(config), str(options.config))
+    if options.out is not None:
+        plan = Study(config, options.out).plan()
+        print(f"\n{options.out / PLAN}: {len(plan.captures())} captures with their keys")
+
+
+def print_outline(found: Outline, title: str) -> None:
+    """Checkpoints, downloads, memory and time of each model, and what is known of them from where."""
+    config = found.config
+    n_tokens = config.n_tokens or (config.n_documents or 0) * config.seq_len
     rate = flops_per_second() if n_tokens else 0.0
-    print_table(pd.DataFrame([_row(found, model, n_tokens, rate) for model in found.models]), f"{options.config}")
+    print_table(pd.DataFrame([_row(found, model, n_tokens, rate) for model in found.models]), title)
     notes = [f"* early: the first {config.early_fraction:.0%} of the {config.early_unit}, of all that were published"]
     if n_tokens:
         notes.append(
@@ -68,11 +79,24 @@ def plan_command(options: argparse.Namespace) -> None:
             "of the captures come on top"
         )
     else:
-        notes.append("* time: give n_documents for an estimate")
+        notes.append("* time: give n_documents or n_tokens for an estimate")
+    if any(model.downloads() is None for model in found.models):
+        notes.append("* download: where the hub has not told sizes, at most 4 bytes a parameter and checkpoint")
+    by_note: dict[str, list[str]] = {}
+    for model in found.models:
+        for note in (*model.listing, *model.notes):
+            by_note.setdefault(note, []).append(model.entry.name)
+    notes += [f"* {', '.join(names)}: {note}" for note, names in by_note.items()]
     print_text("\n".join(notes))
-    if options.out is not None:
-        plan = Study(config, options.out).plan()
-        print(f"\n{options.out / PLAN}: {len(plan.captures())} captures with their keys")
+
+
+def print_claims(claims: ClaimsTable) -> None:
+    """Both verdicts on each claim, and by which rules."""
+    for name, statement in claims.statements.items():
+        table = claims.table()
+        rows = table[table["claim"] == name].drop(columns="claim")
+        print_table(rows, f"{name}: {statement}")
+    print_text("\n".join(f"* {note}" for note in (*claims.notes, f"rules: {citation()}")))
 
 
 def report_command(options: argparse.Namespace) -> None:
@@ -84,8 +108,6 @@ def report_command(options: argparse.Namespace) -> None:
 
 def _row(found: Outline, model: ModelOutline, n_tokens: int, rate: float) -> dict[str, object]:
     size = model.estimate
-    downloads = [chosen.checkpoint.download for chosen in model.chosen]
-    known = [n for n in downloads if n is not None]
     seconds = found.seconds(model, n_tokens, rate) if n_tokens else None
     return {
         "model": model.entry.name,
@@ -94,11 +116,25 @@ def _row(found: Outline, model: ModelOutline, n_tokens: int, rate: float) -> dic
         "late": len(model.late),
         "captures": found.n_captures(model),
         "parameters": "unknown" if size is None else f"{size.n_parameters / 1e6:.3g} M",
-        "download": _size(sum(known) if len(known) == len(downloads) else None),
+        "download": _download(model),
         "memory": _size(found.memory(model)),
         "disk": _size(found.disk(model)),
         "time": "unknown" if seconds is None else _duration(seconds),
     }
+
+
+def _download(model: ModelOutline) -> str:
+    known, size = model.downloads(), model.estimate
+    if known is not None or size is None:
+        return _size(known)
+    return f"<= {_size(len(model.chosen) * 4 * size.n_parameters)}"
+
+
+def _claims_if_any(study: Study) -> None:
+    try:
+        print_claims(study.claims)
+    except TlAnisoError as error:  # several ranks, say
+        say(f"tl-aniso: the claims were not judged: {error}")
 
 
 def _size(n_bytes: int | None) -> str:

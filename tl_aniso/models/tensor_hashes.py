@@ -13,7 +13,7 @@ import numpy as np
 
 from tl_aniso.errors import ModelError
 
-__all__ = ["TensorHash", "hashes_of_bin", "hashes_of_safetensors"]
+__all__ = ["TensorHash", "hash_of_tensor", "hashes_of_bin", "hashes_of_safetensors"]
 
 _PIECE = 2**24  # bytes read at a time; a multiple of every element's size
 _MOST_HEADER = 10**8  # as safetensors itself allows
@@ -66,7 +66,7 @@ def hashes_of_bin(path: Path) -> dict[str, TensorHash]:
             tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError:  # the format from before torch 1.6 cannot be mapped
             tensors = torch.load(path, map_location="cpu", weights_only=True)
-        return {str(name): _of_tensor(tensor) for name, tensor in tensors.items()}
+        return {str(name): hash_of_tensor(tensor) for name, tensor in tensors.items()}
     except (OSError, RuntimeError, ValueError, EOFError, AttributeError, TypeError, pickle.UnpicklingError) as error:
         raise ModelError(f"{path} is no readable file of weights: {str(error).splitlines()[0]}") from error
 
@@ -89,11 +89,12 @@ def _of_span(file: IO[bytes], start: int, facts: dict[str, Any]) -> TensorHash:
     return _hash(facts["dtype"], tuple(facts["shape"]), pieces())
 
 
-def _of_tensor(tensor: Any) -> TensorHash:
+def hash_of_tensor(tensor: Any) -> TensorHash:
+    """Hash of a torch tensor, wherever it is."""
     import torch
 
     kind = str(tensor.dtype).removeprefix("torch.")
-    flat = tensor.detach().contiguous().reshape(-1)
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
     data = memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
     pieces = (data[i : i + _PIECE] for i in range(0, len(data), _PIECE))
     return _hash(_TORCH.get(kind, kind), tuple(tensor.shape), pieces)

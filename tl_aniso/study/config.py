@@ -1,6 +1,6 @@
 """What a study is to do: one YAML file, checked before anything is loaded; every message has the place in the file."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -11,7 +11,7 @@ from tl_aniso.capturing.options import EXTRA_PASSES, GRADIENTS
 from tl_aniso.checks import MOST_SEED, as_integer, as_list
 from tl_aniso.controls.names import ALL, CLOSED_FORMS, CONTROLS
 from tl_aniso.errors import ConfigError, TlAnisoError
-from tl_aniso.study.fields import Fields
+from tl_aniso.study.fields import Fields, near
 from tl_aniso.study.values import count, flag, fraction, one_of, optional, ranks, sites, some_of, string
 
 __all__ = ["Checkpoints", "EarlyUnit", "ModelEntry", "StudyConfig", "read_config"]
@@ -61,9 +61,10 @@ class StudyConfig:
     Attributes:
         models: at least one.
         checkpoints: which of each model's.
-        text: a .txt or .jsonl file, or the name of a recipe.
+        text: a .txt or .jsonl file, or a recipe of `tl_aniso.text`: its name or a YAML file.
         seq_len: tokens of a document that are measured, at most.
         n_documents: documents measured, at most; all where None.
+        n_tokens: tokens of all documents together, shared between the sources of a recipe; instead of `n_documents`.
         early_fraction: share of training that counts as early.
         early_unit: of what: steps, tokens or checkpoints.
         rank: of the tangent proxies, or several; min(16, d // 4) where None.
@@ -80,6 +81,8 @@ class StudyConfig:
         n_controls: planes for the Monte Carlo p-value.
         late_fitted: also fit planes on the late checkpoints, and measure in both.
         keep_last: downloaded checkpoints that stay on disk; all where None.
+        listings: a file of recorded listings, used instead of asking the hub which checkpoints there are.
+        trainings: (name, models): models that are trainings of one architecture by several seeds, judged as one.
     """
 
     models: tuple[ModelEntry, ...]
@@ -87,6 +90,7 @@ class StudyConfig:
     checkpoints: Checkpoints = Checkpoints()
     seq_len: int = 128
     n_documents: int | None = None
+    n_tokens: int | None = None
     early_fraction: float = 0.3
     early_unit: EarlyUnit = "steps"
     rank: tuple[int, ...] | None = None
@@ -103,6 +107,8 @@ class StudyConfig:
     n_controls: int = 999
     late_fitted: bool = True
     keep_last: int | None = None
+    listings: str | None = None
+    trainings: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     @property
     def all_controls(self) -> tuple[str, ...]:
@@ -173,7 +179,37 @@ def _checked(given: Mapping[Any, Any], where: str, base: Path | None) -> StudyCo
     for key, check in _CHECKS.items():
         if key in given:
             found[key] = fields.checked(key, check)
+    if found.get("listings") is not None:
+        found["listings"] = _placed(found["listings"], base)
+    if found.get("n_tokens") is not None and found.get("n_documents") is not None:
+        raise ConfigError(f"{where}: n_tokens and n_documents are both given; one of them says how much text there is")
+    if "trainings" in given:
+        found["trainings"] = fields.checked("trainings", lambda value: _trainings(value, [m.name for m in models]))
     return StudyConfig(**found)
+
+
+def _trainings(value: Any, models: Sequence[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Groups of models, each of which is in one group at most."""
+    if not isinstance(value, Mapping):
+        raise TlAnisoError(
+            f"must name models by what they are trainings of, such as {{small: [small-0]}}, got {value!r}"
+        )
+    found: dict[str, tuple[str, ...]] = {}
+    for name, several in value.items():
+        members = tuple(str(member) for member in as_list(several) or [])
+        unknown = [member for member in members if member not in models]
+        if not members or unknown:
+            what = f"holds {unknown[0]!r}{near(unknown[0], tuple(models))}" if unknown else "is empty"
+            raise TlAnisoError(f"{name}: {what}; name models of this config ({', '.join(models)})")
+        found[str(name)] = members
+    every = [member for members in found.values() for member in members]
+    twice = sorted({member for member in every if every.count(member) > 1})
+    if twice:
+        raise TlAnisoError(f"{twice[0]!r} stands in it twice")
+    alone = sorted(set(found) & (set(models) - set(every)))
+    if alone:
+        raise TlAnisoError(f"{alone[0]!r} is a model of its own; give its trainings another name")
+    return tuple(found.items())
 
 
 def _models(value: Any, base: Path | None) -> tuple[ModelEntry, ...]:
@@ -251,4 +287,6 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "n_controls": lambda value: as_integer("it", value, least=0),
     "late_fitted": flag,
     "keep_last": optional(count),
+    "n_tokens": optional(count),
+    "listings": optional(string),
 }

@@ -5,7 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tl_aniso.text.reading import files_revision
 from tl_aniso.text.recipe import CorpusRecipe, recipe_names
 from tl_aniso.text.sequences import MIN_TAIL
 
-__all__ = ["Corpus", "TextSource", "freeze", "text_source"]
+__all__ = ["Corpus", "Request", "TextSource", "freeze", "text_source"]
 
 _IDS, _INDEX = "ids.safetensors", "corpus.json"
 _LINE = re.compile(r", line (\d+)(?:, row \d+)?$")
@@ -35,15 +35,27 @@ class TextSource:
     Attributes:
         name: for people.
         key: what identifies the text: a hash of the file, or a recipe and its version.
-        documents: of a tokenizer, tokens of a document at most, documents at most and a seed, yields (document, source,
-            language); the language is "unknown" where nobody said.
+        documents: of a tokenizer and a `Request`, yields (document, source, language); the language is "unknown" where
+            nobody said.
         revisions: source -> what was read of it, once that is known.
+        dropped: reason -> count of what a recipe's sources lost on the way, once that is known.
     """
 
     name: str
     key: str
-    documents: Callable[[Any, int, int | None, int], Iterator[tuple[Document, str, str]]]
+    documents: Callable[[Any, "Request"], Iterator[tuple[Document, str, str]]]
     revisions: dict[str, str] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Request:
+    """How much of a text is wanted: tokens of a document at most; documents, or tokens of all of them; and a seed."""
+
+    seq_len: int
+    n_documents: int | None
+    n_tokens: int | None
+    seed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,21 +117,30 @@ def text_source(text: str) -> TextSource:
 def _of_recipe(recipe: CorpusRecipe) -> TextSource:
     """What a recipe says now identifies the text; what it gave is frozen, whatever its sources hold later."""
     revisions: dict[str, str] = {}
+    dropped: Counter[str] = Counter()
 
-    def documents(
-        tokenizer: Any, seq_len: int, n_documents: int | None, seed: int
-    ) -> Iterator[tuple[Document, str, str]]:
-        found = stream(recipe, tokenizer, n_documents=n_documents, seed=seed, max_document_tokens=seq_len)
+    def documents(tokenizer: Any, asked: Request) -> Iterator[tuple[Document, str, str]]:
+        sizes: dict[str, Any] = {"n_documents": asked.n_documents, "n_tokens": asked.n_tokens, "seed": asked.seed}
+        found = stream(recipe, tokenizer, max_document_tokens=asked.seq_len, **sizes)
         revisions.update({name: str(revision) for name, revision in found.revisions.items()})
         for one in found:
             yield Document(one.ids, None, f"{one.source}, {one.id}"), one.source, one.language
+        for tally in found.tallies.values():
+            dropped.update({**tally.dropped, "duplicate_document": tally.duplicates.total()})
 
     files = {source.name: files_revision(source, recipe) for source in recipe.sources if source.kind == "files"}
-    return TextSource(f"recipe {recipe.name}", digest_of([recipe.as_dict(), files]), documents, revisions)
+    return TextSource(f"recipe {recipe.name}", digest_of([recipe.as_dict(), files]), documents, revisions, dropped)
 
 
 def freeze(
-    source: TextSource, tokenizer: Any, store: Store, *, seq_len: int, n_documents: int | None, seed: int = 0
+    source: TextSource,
+    tokenizer: Any,
+    store: Store,
+    *,
+    seq_len: int,
+    n_documents: int | None,
+    n_tokens: int | None = None,
+    seed: int = 0,
 ) -> Corpus:
     """The first documents of a text as ids, read from the store where they are there already.
 
@@ -130,31 +151,21 @@ def freeze(
         TextError: nothing left, or no documents in one of the halves, or text without a tokenizer.
     """
     made_by = tokenizer_id(tokenizer)
-    key = digest_of(
-        {"text": source.key, "tokenizer": made_by, "seq_len": seq_len, "n_documents": n_documents, "seed": seed}
-    )
+    asked = Request(seq_len, n_documents, n_tokens, seed)
+    key = digest_of({"text": source.key, "tokenizer": made_by, **asdict(asked)})
     held = store.get("corpus", key, f"the frozen text {source.name}")
     if held is None:
-        held = store.put(
-            "corpus", key, lambda place: _write(place, source, tokenizer, made_by, seq_len, n_documents, seed)
-        )
+        held = store.put("corpus", key, lambda place: _write(place, source, tokenizer, made_by, asked))
     return _read(held, key)
 
 
-def _write(
-    place: Path,
-    source: TextSource,
-    tokenizer: Any,
-    made_by: str,
-    seq_len: int,
-    n_documents: int | None,
-    seed: int,
-) -> None:
+def _write(place: Path, source: TextSource, tokenizer: Any, made_by: str, asked: Request) -> None:
     from safetensors.torch import save_file
 
     dropped: Counter[str] = Counter()
     kept: dict[str, tuple[np.ndarray, str, str]] = {}
-    for document, where, language in source.documents(tokenizer, seq_len, n_documents, seed):
+    seq_len, total = asked.seq_len, 0
+    for document, where, language in source.documents(tokenizer, asked):
         ids = tokenise([document], tokenizer)[0][:seq_len]
         digest = document_hash(ids)
         if len(ids) < min(MIN_TAIL, seq_len):
@@ -163,8 +174,12 @@ def _write(
             dropped["duplicate_document"] += 1
         else:
             kept[digest] = (ids, where, language)
-        if n_documents is not None and len(kept) == n_documents:
+            total += len(ids)
+        # A recipe ends by itself, when each of its sources has given its share.
+        enough = len(kept) == asked.n_documents or (asked.n_tokens is not None and total >= asked.n_tokens)
+        if enough and not source.revisions:
             break
+    dropped.update(+source.dropped)
     halves = Counter(half_of(digest) for digest in kept)
     if len(halves) < 2:
         counts = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "nothing dropped"

@@ -1,46 +1,100 @@
-"""The pages of a finished study: the report of each model, and a list of them where there are several."""
+"""The pages of a finished study: claims with every control beside them, and the report of each model."""
 
 import json
 import re
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from tl_aniso.errors import TlAnisoError
-from tl_aniso.study.run import PLAN, RESULTS
-from tl_aniso.study.store import write_atomically
-from tl_aniso.study.table import notes_of, read_table
-from tl_aniso.viz.report import write_report
+import pandas as pd
 
-__all__ = ["REPORT", "write_pages"]
+from tl_aniso.claims import ClaimsTable, Paired
+from tl_aniso.errors import TlAnisoError
+from tl_aniso.study.claims import citation, claims_of, late_fitted_table, points
+from tl_aniso.study.differences import read_differences
+from tl_aniso.study.run import PLAN, RESULTS
+from tl_aniso.study.store import Store
+from tl_aniso.study.table import notes_of, read_table
+from tl_aniso.viz.claims_page import claims_page
+from tl_aniso.viz.report import write_page, write_report
+
+__all__ = ["REPORT", "judged", "write_pages"]
 
 REPORT = "report.html"
 
 
+def judged(directory: Path) -> ClaimsTable:
+    """Verdicts on the claims from the finished study in a directory.
+
+    Raises:
+        TlAnisoError: it holds no finished study, or one of several ranks.
+    """
+    frame, _ = _read(directory)
+    return _judged(directory, frame, _plan(directory))
+
+
 def write_pages(directory: Path) -> Path:
-    """Write the pages of the study in `directory`; returns the path of the first.
+    """Write the pages of the study in `directory`: claims, and a page for each model; returns the path of the first.
 
     Raises:
         TlAnisoError: it holds no finished study.
     """
-    results = directory / RESULTS
-    if not results.is_file():
-        raise TlAnisoError(f"{directory} holds no {RESULTS}; run the study first")
-    frame, facts = read_table(results), notes_of(results)
+    frame, facts = _read(directory)
     plan = _plan(directory)
-    models = list(dict.fromkeys(frame["model"]))
-    pages = {model: REPORT if len(models) == 1 else f"report-{_file_name(model)}.html" for model in models}
+    pages = {model: f"report-{_file_name(model)}.html" for model in dict.fromkeys(frame["model"])}
     for model, name in pages.items():
+        rows = points(frame[frame["model"] == model])
         write_report(
             directory / name,
-            frame[frame["model"] == model].reset_index(drop=True),
+            rows.reset_index(drop=True),
             title=f"Study: {model}",
             provenance=_provenance(plan, model, facts),
             notes=facts.get("notes", {}).get(model, ()),
         )
-    if len(models) > 1:
-        write_atomically(directory / REPORT, _list(pages).encode())
-    return directory / REPORT
+    try:
+        claims: ClaimsTable | str = _judged(directory, frame, plan)
+    except TlAnisoError as error:  # several ranks, say: the pages of the models are there all the same
+        claims = f"The claims were not judged: {error}"
+    page = claims_page(
+        claims,
+        late_fitted_table(frame),
+        rules=citation(),
+        models=[(model, pages[model], _marked(frame, model)) for model in pages],
+        facts={
+            "early": f"the first {facts['early_fraction']:.0%} of the {facts['early_unit']} of each model",
+            "trainings": {name: ", ".join(members) for name, members in plan["config"]["trainings"]} or "one a model",
+            "library": f"tl_aniso {plan['library_version']}",
+        },
+    )
+    return write_page(directory / REPORT, page)
+
+
+def _read(directory: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    results = directory / RESULTS
+    if not results.is_file():
+        raise TlAnisoError(f"{directory} holds no {RESULTS}; run the study first")
+    return read_table(results), notes_of(results)
+
+
+def _judged(directory: Path, frame: pd.DataFrame, plan: dict[str, Any]) -> ClaimsTable:
+    differences: list[Paired] = []
+    names = {member: name for name, members in plan["config"]["trainings"] for member in members}
+    for model in plan["models"]:
+        if model["differences"] is not None:
+            place = Store(directory).path("frames", model["differences"])
+            differences += read_differences(place, names.get(model["name"], model["name"]))
+    return claims_of(frame, dict(plan["config"]["trainings"]), differences=differences)
+
+
+def _marked(frame: pd.DataFrame, model: str) -> list[str]:
+    """What is wrong with checkpoints of a model, in a line each."""
+    rows = frame[frame["model"] == model].drop_duplicates("revision")
+    equal = [f"{r['revision']} has the weights of {r['duplicate_of']}" for _, r in rows.iterrows() if r["duplicate_of"]]
+    mixed = [
+        f"{r['revision']} holds tensors of {r['mixed_with']}"
+        for _, r in rows.iterrows()
+        if r["mixed_with"] and not r["duplicate_of"]
+    ]
+    return equal + mixed
 
 
 def _plan(directory: Path) -> dict[str, Any]:
@@ -66,6 +120,7 @@ def _provenance(plan: dict[str, Any], model: str, facts: dict[str, Any]) -> dict
         if plan["config"]["late_fitted"] and "late" in phases
         else "none",
         "measured on": "half B of the documents",
+        "listing": found["listing"] or "as it was handed over",
         "text": f"{sum(text['n_documents'].values())} documents, {text['n_tokens']} tokens",
         "sources of the text": text["sources"],
         "languages": text["languages"],
@@ -76,14 +131,3 @@ def _provenance(plan: dict[str, Any], model: str, facts: dict[str, Any]) -> dict
 
 def _file_name(model: str) -> str:
     return re.sub(r"[^\w.-]+", "-", model)
-
-
-def _list(pages: dict[str, str]) -> str:
-    links = "\n".join(f'<li><a href="{escape(page)}">{escape(model)}</a></li>' for model, page in pages.items())
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        "<style>:root { color-scheme: light dark; font-family: system-ui, sans-serif } "
-        "body { max-width: 45rem; margin: 2rem auto; padding: 0 1rem }</style>\n"
-        f"<title>Study</title></head>\n<body>\n<h1>Study</h1>\n<ul>\n{links}\n</ul>\n</body>\n</html>\n"
-    )

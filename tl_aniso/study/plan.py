@@ -1,7 +1,7 @@
 """What a study will do, before it does it: every capture with its key, and what it takes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +35,7 @@ class ModelOutline:
         n_published: how many there are to choose from.
         estimate: sizes; None where the config does not tell.
         notes: for the reader of results.
+        listing: where the list of checkpoints comes from, for the plan and the page; it may differ between two runs.
     """
 
     entry: ModelEntry
@@ -43,6 +44,7 @@ class ModelOutline:
     n_published: int
     estimate: Estimate | None
     notes: tuple[str, ...] = ()
+    listing: tuple[str, ...] = ()
 
     @property
     def early(self) -> tuple[Checkpoint, ...]:
@@ -53,6 +55,12 @@ class ModelOutline:
     def late(self) -> tuple[Checkpoint, ...]:
         """What late-fitted planes are fitted on."""
         return tuple(chosen.checkpoint for chosen in self.chosen if chosen.phase == "late")
+
+    def downloads(self) -> int | None:
+        """Bytes to fetch for what is chosen, once; None where some are not known."""
+        sizes = [chosen.checkpoint.download for chosen in self.chosen]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +156,15 @@ class ModelPlan:
         asked = {"rank": config.rank, "n_controls": config.n_controls, "seed": config.seed}
         return digest_of([measured.key, self.proxies, twin, asked, __version__])
 
+    def differences_key(self, config: StudyConfig) -> str | None:
+        """Key of early less late; None where one of the phases has nothing, or several trainings give the intervals."""
+        phases = {chosen.phase for chosen in self.outline.chosen if chosen.checkpoint.step != 0}
+        several = any(self.name in members and len(members) > 1 for _, members in config.trainings)
+        if not {"early", "late"} <= phases or several:
+            return None
+        names = [chosen.checkpoint.name for chosen in self.outline.chosen]
+        return digest_of(["early less late", names, [self.frame_key(capture, config) for capture in self.measured]])
+
 
 @dataclass(frozen=True, eq=False)
 class StudyPlan:
@@ -172,15 +189,20 @@ class StudyPlan:
         }
 
 
-def find_source(entry: ModelEntry, downloads: Downloads | None = None) -> CheckpointSource:
+def find_source(
+    entry: ModelEntry, downloads: Downloads | None = None, *, listings: str | None = None
+) -> CheckpointSource:
     """Where a model's checkpoints come from: a directory, else the registry and the hub (offline: its cache).
 
     Raises:
         ConfigError: no such directory, registry name or hub id.
     """
-    if Path(entry.source).is_dir():
+    place = Path(entry.source)
+    if place.is_dir() and not (place / "config.json").is_file():
         return DirectoryCheckpoints(entry.source, tokens_per_step=entry.tokens_per_step)
-    return PublishedCheckpoints(entry.source, downloads=downloads, tokens_per_step=entry.tokens_per_step)
+    return PublishedCheckpoints(
+        entry.source, downloads=downloads, recorded=listings, tokens_per_step=entry.tokens_per_step
+    )
 
 
 def outline(
@@ -202,9 +224,13 @@ def outline(
     unknown = sorted(set(given) - {entry.name for entry in config.models})
     if unknown:
         raise ConfigError(f"sources holds {unknown[0]!r}, which is not among the models of the config")
-    models = []
-    for entry in config.models:
-        source = given.get(entry.name) or find_source(entry, downloads)
+    downloads = Downloads(keep=config.keep_last) if downloads is None else downloads
+    found = (given.get(e.name) or find_source(e, downloads, listings=config.listings) for e in config.models)
+    return Outline(config, tuple(_outlined(e, s, config) for e, s in zip(config.models, found, strict=True)))
+
+
+def _outlined(entry: ModelEntry, source: CheckpointSource, config: StudyConfig) -> ModelOutline:
+    while True:
         published, notes = _with_steps(source.checkpoints())
         if not published:
             raise ConfigError(f"models: {entry.name} has no checkpoints")
@@ -215,9 +241,15 @@ def outline(
             unit=config.early_unit,
             model=entry.name,
         )
-        sizes = estimate(source.config(), config)
-        models.append(ModelOutline(entry, source, chosen, len(published), sizes, notes))
-    return Outline(config, tuple(models))
+        if not isinstance(source, PublishedCheckpoints):
+            break
+        sized = source.sized([one.checkpoint for one in chosen])
+        if sized is not None:  # else one of them has no weights, and the choice is made among the others
+            chosen = tuple(replace(one, checkpoint=other) for one, other in zip(chosen, sized, strict=True))
+            break
+    sizes = estimate(source.config(), config)
+    listing = source.notes if isinstance(source, PublishedCheckpoints) else ()
+    return ModelOutline(entry, source, chosen, len(published), sizes, notes, listing)
 
 
 def _with_steps(published: Sequence[Checkpoint]) -> tuple[list[Checkpoint], tuple[str, ...]]:
@@ -314,7 +346,9 @@ def _as_json(model: ModelPlan, config: StudyConfig) -> dict[str, Any]:
             for capture in model.captures
         ],
         "proxies": model.proxies,
+        "differences": model.differences_key(config),
         "notes": list(found.notes),
+        "listing": list(found.listing),
         "estimate": None if found.estimate is None else asdict(found.estimate),
     }
 

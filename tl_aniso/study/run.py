@@ -15,8 +15,10 @@ from tl_aniso.progress import say, track
 from tl_aniso.study.checkpoints import Checkpoint
 from tl_aniso.study.config import StudyConfig
 from tl_aniso.study.corpus import Corpus, freeze, text_source
+from tl_aniso.study.differences import Member, write_differences
 from tl_aniso.study.executors import Executor, Task
 from tl_aniso.study.plan import ModelPlan, Outline, PlannedCapture, StudyPlan, plan_of
+from tl_aniso.study.prints import compared
 from tl_aniso.study.rows import FRAME, answer
 from tl_aniso.study.store import Store, write_atomically
 from tl_aniso.study.table import as_bytes, notes_of, read_table
@@ -33,7 +35,8 @@ def freeze_text(found: Outline, store: Store) -> StudyPlan:
     corpora: list[Corpus] = []
     for model in found.models:
         tokenizer = model.source.tokenizer()
-        asked: dict[str, Any] = {"seq_len": config.seq_len, "n_documents": config.n_documents, "seed": config.seed}
+        sizes = {"seq_len": config.seq_len, "n_documents": config.n_documents, "n_tokens": config.n_tokens}
+        asked: dict[str, Any] = {**sizes, "seed": config.seed}
         corpora.append(freeze(source, tokenizer, store, **asked))
     return plan_of(found, corpora)
 
@@ -45,7 +48,7 @@ def write_plan(plan: StudyPlan, store: Store) -> None:
 
 
 def run_plan(plan: StudyPlan, store: Store, executor: Executor, *, progress: bool) -> pd.DataFrame:
-    """Make what is not there yet, in four stages, and write ``results.parquet``.
+    """Make what is not there yet, in five stages, and write ``results.parquet``.
 
     Every entry is checked before it is used, so that one that was altered is made again. Nothing in the table depends
     on what was there before.
@@ -74,6 +77,7 @@ def _make_all(plan: StudyPlan, run: "_Run") -> None:
     measured = [task for model in plan.models for task in run.captures(model, model.measured)]
     run.make("measured captures", [*twins, *measured])
     run.make("rows", [run.rows(model, capture) for model in plan.models for capture in model.measured])
+    run.make("early less late", [task for model in plan.models for task in run.differences(model)])
 
 
 class _Run:
@@ -121,6 +125,18 @@ class _Run:
         )
         key = model.frame_key(capture, self._config)
         return self._task("frames", key, f"rows of {model.name} at {capture.checkpoint.name}", write)
+
+    def differences(self, model: ModelPlan) -> Iterator[Task]:
+        key = model.differences_key(self._config)
+        if key is None:
+            return
+        members = [
+            Member(c.checkpoint.name, c.checkpoint.step, c.phase, self._store.path("captures", taken.key))
+            for c, taken in zip(model.outline.chosen, model.measured, strict=True)
+        ]
+        planes = self._store.path("proxies", model.proxies)
+        write = partial(write_differences, members=members, planes=planes, config=self._config)
+        yield self._task("frames", key, f"early less late of {model.name}", write)
 
     def _taking(self, model: ModelPlan, capture: PlannedCapture, subject: Subject) -> Callable[[Path], Any]:
         if capture.kind == "fit":
@@ -176,6 +192,10 @@ def _joined(plan: StudyPlan, store: Store) -> tuple[pd.DataFrame, dict[str, list
     for model in plan.models:
         paths = [store.path("frames", model.frame_key(c, plan.config)) / FRAME for c in model.measured]
         facts = [notes_of(path) for path in paths]
+        prints, told = compared(
+            [store.path("captures", c.key) for c in model.measured],
+            [chosen.checkpoint.name for chosen in model.outline.chosen],
+        )
         losses = [float("nan") if said["loss"] is None else float(said["loss"]) for said in facts]
         for chosen, path, loss in zip(model.outline.chosen, paths, losses, strict=True):
             frame, at = read_table(path), chosen.checkpoint
@@ -185,6 +205,8 @@ def _joined(plan: StudyPlan, store: Store) -> tuple[pd.DataFrame, dict[str, list
             # Share of the loss's fall so far, by which runs that learn at different speeds are matched.
             frame["loss"], fall = loss, losses[0] - losses[-1]
             frame["progress"] = (losses[0] - loss) / fall if fall > 0 else float("nan")
+            frame["duplicate_of"], frame["mixed_with"] = prints.loc[at.name, ["duplicate_of", "mixed_with"]]
             parts.append(frame)
-        notes[model.name] = list(dict.fromkeys((*model.outline.notes, *(n for said in facts for n in said["notes"]))))
+        asked = (note for said in facts for note in said["notes"])
+        notes[model.name] = list(dict.fromkeys((*told, *model.outline.notes, *asked)))
     return pd.concat(parts, ignore_index=True), notes

@@ -7,12 +7,13 @@ from typing import Any
 import pandas as pd
 
 from tl_aniso.checks import as_path
+from tl_aniso.claims import ClaimsTable
 from tl_aniso.errors import ConfigError, TlAnisoError
 from tl_aniso.models import Downloads
 from tl_aniso.study.checkpoints import CheckpointSource
 from tl_aniso.study.config import StudyConfig, read_config
 from tl_aniso.study.executors import Executor, LocalExecutor
-from tl_aniso.study.pages import write_pages
+from tl_aniso.study.pages import judged, write_pages
 from tl_aniso.study.plan import Outline, StudyPlan, outline
 from tl_aniso.study.run import PLAN, RESULTS, freeze_text, run_plan, write_plan
 from tl_aniso.study.store import Store
@@ -131,8 +132,17 @@ class Study:
             raise TlAnisoError(f"{self.out} holds no {RESULTS}; run the study first")
         return read_table(path)
 
+    @property
+    def claims(self) -> ClaimsTable:
+        """Verdicts on the paper's claims, as stated and beyond every control that was measured (``docs/claims.md``).
+
+        Raises:
+            TlAnisoError: there are no results, or several ranks.
+        """
+        return judged(self.out)
+
     def report(self) -> Path:
-        """Write ``report.html``, and a page for each model where there are several; returns its path.
+        """Write ``report.html``, which holds the claims, and a page for each model; returns its path.
 
         Raises:
             TlAnisoError: there are no results.

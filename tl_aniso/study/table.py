@@ -16,12 +16,12 @@ __all__ = ["as_bytes", "notes_of", "read_table"]
 
 _TEXT = (
     *("model", "family", "objective", "revision", "phase", "site", "gradient", "unit", "basis", "proxy_id", "measure"),
-    *("control", "exclude"),
+    *("control", "exclude", "duplicate_of", "mixed_with"),
 )
 _FLAGS = ("centred", "held_out")
 _INTEGERS = ("rank", "n_rows", "n_sequences", "n_documents", "seq_len", "seed")
 # Beyond `COLUMNS`, where a frame has them.
-_ADDED = ("loss", "progress")
+_ADDED = ("loss", "progress", "duplicate_of", "mixed_with")
 _FACTS = b"tl_aniso"
 
 
@@ -32,7 +32,7 @@ def as_bytes(frame: pd.DataFrame, facts: dict[str, Any]) -> bytes:
     pyarrow).
 
     Args:
-        frame: with all of `COLUMNS`, and ``loss`` and ``progress`` where they are known.
+        frame: with all of `COLUMNS`, and ``loss``, ``progress``, ``duplicate_of`` and ``mixed_with`` where it has them.
         facts: plain JSON values that belong to the table, such as notes for its reader.
     """
     names = (*COLUMNS, *(name for name in _ADDED if name in frame))

@@ -20,6 +20,7 @@ from tl_aniso.sites import select_sites
 from tl_aniso.study.checkpoints import Checkpoint, tokenizer_id
 from tl_aniso.study.config import StudyConfig
 from tl_aniso.study.planes_files import load_planes, save_planes
+from tl_aniso.study.prints import write_print
 from tl_aniso.subspace import TangentProxies, fit_tangent_proxies
 
 __all__ = ["Planes", "Subject", "fit_planes", "read_planes", "take_fitting", "take_measured", "take_untrained"]
@@ -126,6 +127,7 @@ def take_fitting(place: Path, subject: Subject) -> None:
 def take_measured(place: Path, subject: Subject, planes: Path) -> None:
     """Run half B forward and backward, and project its gradients on the frozen planes."""
     model, tokenizer = subject.load()
+    write_print(place, model, subject.checkpoint.name)
     found, asked = read_planes(planes), subject.config.all_controls
     held = capture(
         model,

@@ -1,0 +1,14 @@
+"""SmolLM2 over its training: ``python experiments/smollm2.py``, or with --smoke tiny models, offline."""
+
+import sys
+
+from tl_aniso.experiments import run_family
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the study; see --help."""
+    return run_family("smollm2", arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

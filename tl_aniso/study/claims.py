@@ -1,0 +1,100 @@
+"""What a study says of the paper's claims: its table without doubled points, held against the rules."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from tl_aniso.claims import ClaimsTable, Paired, Rules, judge, load_rules
+from tl_aniso.controls.names import LATE_FITTED
+
+__all__ = ["citation", "claims_of", "late_fitted_table", "points"]
+
+TRAINING = "training"
+# Digest of data/claims.yaml -> the commit that wrote it, before any study ran: a wheel has no history to ask.
+_COMMITS = {
+    "f7949d853676e91b5aeab4b9f2fd6f4b59b1fe986f34b48f981d20921ddc0de3": "2e32b4902aaf85fb44ab20b7af4ce81c10d412a8",
+}
+
+
+def points(frame: pd.DataFrame) -> pd.DataFrame:
+    """A study's table without checkpoints whose weights are another's: one point for one set of weights."""
+    if "duplicate_of" not in frame:
+        return frame
+    return frame[frame["duplicate_of"].fillna("") == ""].reset_index(drop=True)
+
+
+def claims_of(
+    frame: pd.DataFrame,
+    trainings: Mapping[str, Sequence[str]] | None = None,
+    *,
+    rules: Rules | None = None,
+    differences: Sequence[Paired] = (),
+) -> ClaimsTable:
+    """Both verdicts on each claim, from a study's table.
+
+    Args:
+        frame: of a study.
+        trainings: name -> models that are trainings of it by several seeds; intervals are then over these.
+        rules: those of the library by default.
+        differences: early less late, for models of one training.
+
+    Raises:
+        TlAnisoError: several ranks; see `tl_aniso.claims.judge`.
+    """
+    rows = points(frame)
+    groups = dict(trainings or {})
+    if not groups:
+        return judge(rows, rules, differences=differences)
+    names = {member: name for name, members in groups.items() for member in members}
+    numbers = {member: str(place) for members in groups.values() for place, member in enumerate(members)}
+    rows = rows.assign(
+        model=rows["model"].map(lambda model: names.get(model, model)),
+        **{TRAINING: rows["model"].map(lambda model: numbers.get(model, "0"))},
+    )
+    return judge(rows, rules, differences=differences, runs=TRAINING)
+
+
+def citation(rules: Rules | None = None) -> str:
+    """The rules by file, commit and digest.
+
+    Example:
+        >>> "SHA-256" in citation()
+        True
+    """
+    rules = load_rules() if rules is None else rules
+    commit = _COMMITS.get(rules.digest)
+    written = (
+        f"commit {commit[:12]}, written before the first study ran" if commit else "of no commit that is known here"
+    )
+    return f"{rules.source}, {written}, SHA-256 {rules.digest}"
+
+
+def late_fitted_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Early planes against late-fitted ones: geometric means over sites of blocks and checkpoints.
+
+    Columns: model, gradient, phase, `E`, `E in late planes` (means) and `ratio`, the odds of the first over those of
+    the second: below 1, planes fitted late hold more of the gradient than those frozen early.
+    """
+    import numpy as np
+
+    rows = points(frame)
+    rows = rows[(rows["control"] == LATE_FITTED) & rows["measure"].isin(("energy_share", "excess"))]
+    rows = rows[rows["site"].str.startswith("blocks.") & rows["phase"].notna()]
+    found: list[dict[str, Any]] = []
+    for (model, gradient, phase), group in rows.groupby(["model", "gradient", "phase"], sort=False):
+        shares, excess = (group[group["measure"] == name] for name in ("energy_share", "excess"))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log(excess["value"].to_numpy(dtype=float))
+        logs = logs[np.isfinite(logs)]
+        found.append(
+            {
+                "model": model,
+                "gradient": gradient,
+                "phase": phase,
+                "E": shares["value"].mean(),
+                "E in late planes": shares["control_value"].mean(),
+                "ratio": float(np.exp(logs.mean())) if len(logs) else float("nan"),
+            }
+        )
+    return pd.DataFrame(found, columns=["model", "gradient", "phase", "E", "E in late planes", "ratio"])
