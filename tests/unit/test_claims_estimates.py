@@ -118,3 +118,15 @@ def test_measured_results_and_their_difference():
     assert rows[0]["ci_low"] < rows[1]["ci_low"] < rows[1]["ci_high"] < rows[0]["ci_high"]
     level = alone[(alone["claim"] == "C1") & (alone["part"] == "level") & (alone["control"] == "normal")]
     assert level["effect"].iloc[0] == pytest.approx(geometric_mean(early["value"]))
+
+
+def test_equal_ranks_over_runs_are_no_certainty():
+    """Over three runs of four layers, each in perfect order: correlations lie 0.2 apart, so each is known to 0.1."""
+    single = correlation([0, 1, 2, 3], [4.0, 3.0, 2.0, 1.0], 0.95, 5)
+    assert single.grain == pytest.approx(0.2)
+    found = mean_of([single.value] * 3, "runs", 0.95, grain=single.grain)
+    reach = 4.302653 * 0.2 / 12**0.5 / 3**0.5
+    assert (found.low, found.high) == (pytest.approx(-1 - reach), pytest.approx(-1 + reach))
+    assert 0 < found.p_value < 0.01
+    # Where runs differ by more than the grain, it changes nothing.
+    assert mean_of([-1.0, 0.2, 0.6], "runs", 0.95, grain=0.2).low == mean_of([-1.0, 0.2, 0.6], "runs", 0.95).low

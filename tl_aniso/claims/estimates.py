@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -28,6 +28,7 @@ class Estimate:
         n: of these, how many.
         why_none: why there is no interval, where there is none.
         share: of energies, E behind the value (a difference of E behind a difference).
+        grain: spacing of the values that it can take, of rank correlations; 0 of what is continuous.
     """
 
     value: float
@@ -38,6 +39,7 @@ class Estimate:
     n: int = 1
     why_none: str = ""
     share: float = math.nan
+    grain: float = 0.0
 
 
 def t_quantile(level: float, freedom: float) -> float:
@@ -53,8 +55,11 @@ def t_quantile(level: float, freedom: float) -> float:
     return float(ndtri(q) if math.isinf(freedom) else stdtrit(freedom, q))
 
 
-def mean_of(values: Sequence[float], how: str, level: float, null: float = 0.0) -> Estimate:
+def mean_of(values: Sequence[float], how: str, level: float, null: float = 0.0, grain: float = 0.0) -> Estimate:
     """Mean of independent values with their t interval, n - 1 degrees of freedom; one value has none.
+
+    Values that can only lie `grain` apart agree more often than what is behind them: each is known to half a grain, so
+    their variance is taken to be at least grain^2 / 12 (Sheppard). Else equal ranks would give an interval of no width.
 
     Example:
         >>> found = mean_of([1.0, 2.0, 3.0], "runs", 0.95)
@@ -65,8 +70,8 @@ def mean_of(values: Sequence[float], how: str, level: float, null: float = 0.0) 
     n = len(known)
     if n < 2:
         return Estimate(float(known.mean()) if n else math.nan, how=how, n=n, why_none=f"one of {how} has no interval")
-    error = float(known.std(ddof=1)) / math.sqrt(n)
-    return _with_error(float(known.mean()), error, n - 1, how, n, level, null)
+    error = max(float(known.std(ddof=1)), grain / math.sqrt(12)) / math.sqrt(n)
+    return replace(_with_error(float(known.mean()), error, n - 1, how, n, level, null), grain=grain)
 
 
 def crossed(table: Float[np.ndarray, "rows columns"], how: str, level: float, null: float = 0.0) -> Estimate:
@@ -107,8 +112,8 @@ def correlation(
 ) -> Estimate:
     """Spearman's correlation of values with depth, with the interval of Bonett and Wright (2000) over layers.
 
-    z = artanh(rho), se^2 = (1 + rho^2 / 2) / (n - 3). A perfect order is taken half a step below 1, where z would be
-    infinite, and 0 where all values tie. No interval for fewer than `least` layers.
+    z = artanh(rho), se^2 = (1 + rho^2 / 2) / (n - 3). A perfect order is taken a quarter of a step below 1,
+    where z would be infinite, and 0 where all values tie. No interval for fewer than `least` layers.
 
     Example:
         >>> found = correlation([0, 1, 2, 3, 4, 5], [6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 0.95, 5)
@@ -116,6 +121,7 @@ def correlation(
         (-1.0, True)
     """
     n = len(values)
+    grain = 12 / (n * (n**2 - 1)) if n > 1 else 0.0  # two neighbours change places
     # What is equal in exact arithmetic ties.
     x, y = _ranks(depths), _ranks(np.round(values, 9))
     spread = float(x.std() * y.std())
@@ -124,15 +130,19 @@ def correlation(
         rho = math.copysign(1.0, rho)
     if n < least:
         return Estimate(
-            rho, how="layers", n=n, why_none=f"{n} layers are too few for an interval over layers ({least} needed)"
+            rho,
+            how="layers",
+            n=n,
+            why_none=f"{n} layers are too few for an interval over layers ({least} needed)",
+            grain=grain,
         )
     from scipy.special import ndtr  # comes with scikit-learn; slow to import
 
-    inside = math.copysign(min(abs(rho), 1 - 3 / (n * (n**2 - 1))), rho)  # the step below 1 is 6 * 2 / (n (n^2 - 1))
+    inside = math.copysign(min(abs(rho), 1 - grain / 4), rho)
     z, error = math.atanh(inside), math.sqrt((1 + inside**2 / 2) / (n - 3))
     reach = t_quantile(level, math.inf) * error
     low, high = min(math.tanh(z - reach), rho), max(math.tanh(z + reach), rho)
-    return Estimate(rho, low, high, float(2 * ndtr(-abs(z - math.atanh(null)) / error)), "layers", n)
+    return Estimate(rho, low, high, float(2 * ndtr(-abs(z - math.atanh(null)) / error)), "layers", n, grain=grain)
 
 
 def _ranks(values: Sequence[float] | Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:

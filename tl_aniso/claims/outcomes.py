@@ -137,7 +137,8 @@ def estimate_of_model(
             raise Untestable(f"{lacking} (run {run.run})" if run.run else str(lacking)) from None
     if len(each) >= rules.enough.runs:
         shares = float(np.mean([e.share for e in each]))
-        return replace(mean_of([e.value for e in each], "runs", rules.level, null), share=shares)
+        grain = max(e.grain for e in each)
+        return replace(mean_of([e.value for e in each], "runs", rules.level, null, grain), share=shares)
     if len(each) > 1:
         raise Untestable(f"{len(each)} runs were measured, {rules.enough.runs} needed")
     if part == FALLS and quantity == "energy":
@@ -168,7 +169,8 @@ def over_models(
             together[key] = _counted([o.passes for o in outcomes], key, rules.enough.share_of_models, rules)
         else:
             null = threshold_of(rule, key[0], quantity)
-            pooled = mean_of([estimate.value for estimate in known], "models", rules.level, null)
+            grain = max(estimate.grain for estimate in known)
+            pooled = mean_of([estimate.value for estimate in known], "models", rules.level, null, grain)
             together[key] = outcome_of(pooled, key, rule, quantity)
     if rule.often is not None and (LEVEL, NORMAL) in keys:
         ratios = [e.value for of in found.values() if isinstance(e := of.get((LEVEL, NORMAL)), Estimate)]
