@@ -245,8 +245,24 @@ def _remarks(
             f"the two were masked at different positions (seeds {_listed(left['seed'])} and {_listed(right['seed'])}), "
             "which is part of the difference"
         )
+    if mine.masking is not None and theirs.masking is not None:
+        yield from _masks(mine.masking, theirs.masking)
     if frame["ci_low"].isna().all():
         yield "no intervals: energies were not kept by shard, or documents fill fewer than four shards"
+
+
+def _masks(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
+    """What else than rate, replacement and seed tells masked text apart."""
+    for name, what in (
+        ("mask_token_id", "the two were masked with different mask tokens ({0} and {1})"),
+        ("special", "special tokens, which are never masked, differ ({0} and {1})"),
+        ("n_tokens", "random replacements were drawn from vocabularies of {0} and {1} ids"),
+    ):
+        one, other = mine.get(name), theirs.get(name)
+        if one == other or (name == "n_tokens" and not {"bert"} & {mine.get("replacement"), theirs.get("replacement")}):
+            continue
+        spelled = [_listed(ids) if isinstance(ids, list) else ids for ids in (one, other)]
+        yield f"{what.format(*spelled)}, which is part of the difference"
 
 
 def _is_masked(frame: pd.DataFrame) -> bool:

@@ -8,6 +8,7 @@ __all__ = [
     "ConfigError",
     "MergeError",
     "ModelError",
+    "ShortTextError",
     "SiteError",
     "TextError",
     "TlAnisoError",
@@ -36,6 +37,10 @@ class UndefinedMeasureError(TlAnisoError):
 
 class TextError(TlAnisoError):
     """The text holds nothing to measure, or token ids that the model does not know."""
+
+
+class ShortTextError(TextError, UndefinedMeasureError):
+    """Too few tokens for a measure to have a value; the message says how many there are."""
 
 
 class SiteError(TlAnisoError):

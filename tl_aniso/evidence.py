@@ -28,15 +28,23 @@ class EnergyShares:
         n_shards: shards that documents fall into.
         widths: d by site.
         energies: (selected, total) by shard, in order; one number each where shards were not kept apart.
+        masking: how tokens were masked, with the special ones; None where none were.
     """
 
     documents: tuple[str, ...]
     n_shards: int
     widths: Mapping[str, int]
     energies: Mapping[ShareKey, tuple[Float[np.ndarray, " shards"], Float[np.ndarray, " shards"]]]
+    masking: Mapping[str, Any] | None = None
 
     @classmethod
-    def of_rows(cls, rows: Iterable[Mapping[str, Any]], documents: Iterable[str], n_shards: int) -> "EnergyShares":
+    def of_rows(
+        cls,
+        rows: Iterable[Mapping[str, Any]],
+        documents: Iterable[str],
+        n_shards: int,
+        masking: Mapping[str, Any] | None = None,
+    ) -> "EnergyShares":
         """Gathered from the rows of a question that carry ``shares`` and ``d``."""
         widths: dict[str, int] = {}
         energies: dict[ShareKey, tuple[np.ndarray, np.ndarray]] = {}
@@ -46,4 +54,4 @@ class EnergyShares:
                 key = ShareKey(row["site"], row["gradient"], row["rank"], row["control"])
                 widths[key.site] = row["d"]
                 energies[key] = (held.selected.copy(), held.total.copy())
-        return cls(tuple(sorted(documents)), n_shards, widths, energies)
+        return cls(tuple(sorted(documents)), n_shards, widths, energies, masking)

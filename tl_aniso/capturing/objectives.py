@@ -67,8 +67,8 @@ def check_objective(objective: object, layout: Layout) -> Objective:
     record a digest of the callable (`tl_aniso.capturing.objective_identity`), which tells apart what shares a name.
 
     Raises:
-        TlAnisoError: neither None, "causal", "masked", a `MaskedLM` nor a callable; a callable under a name that cannot
-            be its own; next-token loss of an encoder, or masked tokens of a decoder.
+        TlAnisoError: neither None, "causal", "masked", a `MaskedLM` nor a callable; a class; a callable under a name
+            that cannot be its own; next-token loss of an encoder, or masked tokens of a decoder.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
@@ -98,6 +98,11 @@ def check_objective(objective: object, layout: Layout) -> Objective:
             )
         masked_lm = objective if isinstance(objective, MaskedLM) else MaskedLM()
         return Objective(str(masked_lm), masked_lm=masked_lm)
+    if isinstance(objective, type):
+        raise TlAnisoError(
+            f"objective is the class {objective.__name__}: pass {objective.__name__}(), not the class, which makes an "
+            "object and no losses"
+        )
     if not callable(objective):
         raise TlAnisoError(
             f"objective {objective!r} is not supported; use 'causal' (summed next-token cross-entropy), 'masked' or "

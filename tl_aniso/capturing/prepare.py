@@ -1,12 +1,14 @@
 """Text for a capture: the model's own tokenizer, sequences, special tokens, and the size of a batch."""
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
+from pathlib import PurePath
 from typing import Any
 
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.masked_lm import MaskedLM
+from tl_aniso.capturing.text_counts import TextCounts, count_text
 from tl_aniso.checks import as_integer
 from tl_aniso.errors import TextError, TlAnisoError, TlAnisoWarning
 from tl_aniso.text import SequenceSet, iter_documents, make_sequences, tokenise
@@ -31,6 +33,8 @@ class PreparedText:
         n_doubled_bos: documents from which a second BOS was taken.
         tokenizer: name of the tokenizer, "ids" where the text came as ids.
         masking: how tokens are masked; None where the objective masks none.
+        counts: what the text holds that is likely not meant as text.
+        mask_remark: what is odd about the mask token.
     """
 
     sequences: SequenceSet
@@ -40,6 +44,8 @@ class PreparedText:
     n_doubled_bos: int
     tokenizer: str
     masking: Masking | None = None
+    counts: TextCounts = field(default_factory=TextCounts)
+    mask_remark: str | None = None
 
     @property
     def halves(self) -> tuple[str, ...]:
@@ -99,8 +105,14 @@ def prepare_text(
     Raises:
         TextError: empty text, no tokenizer for strings, ids outside the model's vocabulary, or for masks, a mask token
             that is not known or text of special tokens alone.
-        TlAnisoError: `seq_len` above the model's context.
+        TlAnisoError: `seq_len` above the model's context, or a tokenizer that is only the name of one.
     """
+    if isinstance(tokenizer, str | PurePath | type):
+        named = f"the class {tokenizer.__name__}" if isinstance(tokenizer, type) else repr(str(tokenizer))
+        raise TlAnisoError(
+            f"tokenizer must be a tokenizer, got {named}, which is only the name of one; load it first: "
+            "transformers.AutoTokenizer.from_pretrained(...)"
+        )
     length = min(DEFAULT_SEQ_LEN, layout.context) if seq_len is None else as_integer("seq_len", seq_len, least=2)
     if length > layout.context:
         raise TlAnisoError(f"seq_len {length} is beyond the model's context of {layout.context} tokens")
@@ -115,16 +127,22 @@ def prepare_text(
                 "the text is made of strings and the model's tokenizer was not found; pass tokenizer=..., or token ids"
             )
     # Ids made elsewhere, with a BOS written and one added, would otherwise go unnoticed.
-    bos = getattr(getattr(layout.root, "config", None), "bos_token_id", None)
-    tokens = tokenise(chain([first], documents), tokenizer, bos=bos if isinstance(bos, int) else None)
+    config = getattr(layout.root, "config", None)
+    bos = getattr(config, "bos_token_id", None)
+    given = list(chain([first], documents))
+    tokens = tokenise(given, tokenizer, bos=bos if isinstance(bos, int) else None)
     sequences = make_sequences(tokens, length, layout.vocab_size, n_shards, sources=tokens.sources)
     name = "ids" if tokenizer is None else str(getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__)
     special = _special_ids(layout, tokenizer)
-    masking = None
+    masking, remark = None, None
     if masked_lm is not None:
         masking = _masking(masked_lm, layout, tokenizer, special)
+        remark = _mask_remark(masking.mask_token_id, config, tokenizer)
         special, sequences = masking.special, _maskable(sequences, masking)
-    return PreparedText(sequences, length, special, tokens.n_with_bos, tokens.n_doubled_bos, name, masking)
+    counts = count_text(given, tokens, tokenizer, config, masking.mask_token_id if masking is not None else None)
+    return PreparedText(
+        sequences, length, special, tokens.n_with_bos, tokens.n_doubled_bos, name, masking, counts, remark
+    )
 
 
 def default_batch_size(layout: Layout, seq_len: int) -> int:
@@ -182,6 +200,25 @@ def _masking(masked_lm: MaskedLM, layout: Layout, tokenizer: Any, special: tuple
         found,
         tuple(sorted({*special, found})),
         min(known, layout.vocab_size),  # tables are often padded beyond the tokens there are
+    )
+
+
+def _mask_remark(found: int, config: Any, tokenizer: Any) -> str | None:
+    """What a reader should know of the mask token: another than the tokenizer's or config's, or an ordinary one."""
+    for own, whose in ((tokenizer, "the tokenizer's"), (config, "the config's")):
+        named = getattr(own, "mask_token_id", None)
+        if isinstance(named, int):
+            if named != found:
+                return f"the mask token is {found}, as the objective names it, and not {whose} own, {named}"
+            break
+    special = getattr(tokenizer, "all_special_ids", None)
+    if special is None or found in special:
+        return None
+    convert = getattr(tokenizer, "convert_ids_to_tokens", None)
+    spelled = f" ({convert(found)!r})" if convert is not None else ""
+    return (
+        f"the mask token {found}{spelled} is an ordinary token of the tokenizer: where it stands in the text it is "
+        "taken for a special one, and a model that was not trained with it reads a word there"
     )
 
 

@@ -79,6 +79,8 @@ def describe(
             "objective": options.objective,
             "objective_id": options.objective_id,
             "masking": _masking(prepared.masking),
+            # Most have none; absent, captures of earlier versions still merge with these.
+            **({"mask_remark": prepared.mask_remark} if prepared.mask_remark else {}),
             "unit": options.unit,
             # The batch size decides what a batch's gradient is, and nothing else.
             "batch_size": batch_size if options.unit == "batch" else None,
@@ -110,6 +112,7 @@ def describe(
             "dropped": dict(found.dropped),
             "n_with_bos": prepared.n_with_bos,
             "n_doubled_bos": prepared.n_doubled_bos,
+            "given": asdict(prepared.counts),
         },
         "versions": {package: _version(package) for package in ("torch", "transformers", "transformer_lens")},
         "device": layout.device.type,

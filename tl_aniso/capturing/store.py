@@ -333,7 +333,7 @@ class Capture:
         metadata["text"] = {
             "documents": sorted((*mine["documents"], *theirs["documents"])),
             "halves": {**mine["halves"], **theirs["halves"]},
-            **{name: _added(mine[name], theirs[name]) for name in mine if name not in ("documents", "halves")},
+            **{name: _added(mine[name], theirs.get(name)) for name in mine if name not in ("documents", "halves")},
         }
         return Capture(self._sums.merge(other._sums), metadata, self._aliases, self._halves)
 

@@ -6,7 +6,8 @@ import time
 import pandas as pd
 
 from tl_aniso.commands.output import fresh_directory, print_table, print_text, short_names
-from tl_aniso.commands.usage import check_against_model, objective_of, read_documents
+from tl_aniso.commands.usage import UsageError, check_against_model, objective_of, read_documents
+from tl_aniso.errors import TextError
 from tl_aniso.models import LoadedModel, load_model
 from tl_aniso.progress import say_loading
 from tl_aniso.questions.single import Single, measure_once
@@ -27,19 +28,22 @@ def measure_command(options: argparse.Namespace) -> None:
         check_against_model(
             loaded.model, rank=options.rank, seq_len=options.seq_len, sites=options.sites, objective=objective
         )
-        found = measure_once(
-            loaded.model,
-            documents,
-            objective=objective,
-            rank=options.rank,
-            controls=options.controls,
-            shuffled_labels=options.shuffled_labels,
-            seed=options.seed,
-            sites=options.sites,
-            seq_len=options.seq_len,
-            batch_size=options.batch_size,
-            tokenizer=loaded.tokenizer,
-        )
+        try:
+            found = measure_once(
+                loaded.model,
+                documents,
+                objective=objective,
+                rank=options.rank,
+                controls=options.controls,
+                shuffled_labels=options.shuffled_labels,
+                seed=options.seed,
+                sites=options.sites,
+                seq_len=options.seq_len,
+                batch_size=options.batch_size,
+                tokenizer=loaded.tokenizer,
+            )
+        except TextError as error:
+            raise UsageError(f"{options.text}: {error}") from error
         frame = pd.concat([found.energy.frame, found.isotropy.frame], ignore_index=True)
         frame["model"], frame["revision"] = loaded.name, loaded.revision
         frame.to_csv(directory / "results.csv", index=False)
@@ -78,6 +82,7 @@ def _provenance(loaded: LoadedModel, options: argparse.Namespace, found: Single)
         "model": f"{loaded.name} ({model['class']}, {model['n_layers']} layers, d_model {model['d_model']})",
         "revision": loaded.revision,
         "text": f"{options.text.name}: {len(text['documents'])} documents measured, {text['n_tokens']} tokens",
+        "loss": f"{found.measured.capture.loss:.4g} nats per predicted token, mean over the documents measured",
         "sequences": f"up to {metadata['options']['seq_len']} tokens; dropped: {_dropped(text['dropped'])}",
         "documents with a BOS": f"{text['n_with_bos']} of those measured and fitted on",
         "tangent proxies": "PCA of the half of the documents that is not measured"

@@ -24,7 +24,7 @@ from tl_aniso.questions.energy_rows import ENERGY_CONTROLS, energy_rows
 from tl_aniso.questions.frame import to_frame
 from tl_aniso.questions.kept_rows import ROW_MEASURES, has_intrinsic_dimension
 from tl_aniso.questions.precision import refuse_all_zero, small_gradients
-from tl_aniso.questions.source import Measured, measured
+from tl_aniso.questions.source import Measured, measured, told_if_short
 from tl_aniso.results import AblationIsotropy, TangentEnergy
 from tl_aniso.statistics import holm_over_sites
 from tl_aniso.subspace import TangentProxies
@@ -135,17 +135,18 @@ def energy_result(
     """`tangent_energy` from what was measured before."""
     undefined: dict[str, list[str]] = {}
     pairs = list(_sites(found, kinds))
-    try:
-        rows = [
-            row
-            for site, kind in pairs
-            for row in energy_rows(
-                found, site, kind, ranks, controls, n_controls=n_controls, seed=seed, undefined=undefined
-            )
-        ]
-    except UndefinedMeasureError as error:
-        refuse_all_zero(found.capture, pairs, error)
-        raise
+    with told_if_short(found.capture, max(ranks) if ranks else None):
+        try:
+            rows = [
+                row
+                for site, kind in pairs
+                for row in energy_rows(
+                    found, site, kind, ranks, controls, n_controls=n_controls, seed=seed, undefined=undefined
+                )
+            ]
+        except UndefinedMeasureError as error:
+            refuse_all_zero(found.capture, pairs, error)
+            raise
     _refuse_nothing(rows, kinds)
     small = small_gradients(rows)
     notes = tuple(
@@ -155,7 +156,9 @@ def energy_result(
     )
     text, options = found.capture.metadata["text"], found.capture.metadata["options"]
     documents = [document for document, half in text["halves"].items() if half in found.capture.halves]
-    shares = EnergyShares.of_rows(rows, documents, options["n_shards"])
+    masking = options.get("masking")
+    masking = None if masking is None else {**masking, "special": options["special"]}
+    shares = EnergyShares.of_rows(rows, documents, options["n_shards"], masking)
     return TangentEnergy(holm_over_sites(to_frame(rows)), (*found.notes, *notes, *small), shares)
 
 
@@ -237,10 +240,11 @@ def ablation_result(
 ) -> AblationIsotropy:
     """`ablation_isotropy` from what was measured before; `settings` go to `tl_aniso.ablation.ablate`."""
     rows, few = [], []
-    for site, kind in _sites(found, kinds):
-        added, is_small = ablation_rows(found, site, kind, ranks, settings)
-        rows.extend(added)
-        few.extend([site] if is_small else [])
+    with told_if_short(found.capture, max(ranks) if ranks else None):
+        for site, kind in _sites(found, kinds):
+            added, is_small = ablation_rows(found, site, kind, ranks, settings)
+            rows.extend(added)
+            few.extend([site] if is_small else [])
     _refuse_nothing(rows, kinds)
     notes = found.notes
     if few:

@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tl_aniso.capturing.bind import bind
+from tl_aniso.capturing.feeding import positions_by_kind
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.options import Options, check_options
 from tl_aniso.capturing.plan import available_sites
@@ -26,12 +28,13 @@ from tl_aniso.questions.control_planes import (
     planes_for_model,
     to_fit,
 )
+from tl_aniso.questions.text_notes import short_text, text_notes
 from tl_aniso.sites import role_of, select_sites, whole_site
 from tl_aniso.statistics import FEWEST_SHARDS
 from tl_aniso.subspace import TangentProxies, TangentProxy, check_rank, fit_tangent_proxies
 from tl_aniso.text import shard_of
 
-__all__ = ["Measured", "measured"]
+__all__ = ["Measured", "measured", "told_if_short"]
 
 # Share of exact zeros in a gradient above which a reader should know.
 MOST_ZEROS = 0.01
@@ -149,9 +152,10 @@ def measured(
     prepared = prepare_text(
         model_or_capture, layout, text, n_shards=checked.n_shards, masked_lm=checked.masked_lm, **words
     )
-    found = _from_model(
-        model_or_capture, layout, prepared, checked, proxies, rank, kinds, sums, options, controls, planes, strict
-    )
+    with short_text(positions_by_kind(prepared, checked.seed), checked.exclude, rank, layout.d_model):
+        found = _from_model(
+            model_or_capture, layout, prepared, checked, proxies, rank, kinds, sums, options, controls, planes, strict
+        )
     if UNTRAINED not in controls:
         return found
     bare = dataclasses.replace(checked, controls=(), extra_passes=(), keep_rows=0)
@@ -176,7 +180,8 @@ def _from_capture(
                 "the capture was made with known proxies, or holds no activations to fit them on; pass the same ones: "
                 "proxies=..."
             )
-        proxies = fit_tangent_proxies(capture, rank)
+        with told_if_short(capture, rank):
+            proxies = fit_tangent_proxies(capture, rank)
     # Known planes too are measured on half B: the half they were not fitted on, where they come from here.
     found = _described(capture.measuring_half(), proxies, capture.in_sample)
     sites = dict.fromkeys(found.proxy(site).site for kind in kinds for site in found.sites(kind))
@@ -290,11 +295,19 @@ def _described(capture: Capture, proxies: TangentProxies, whole: bool) -> Measur
         notes += (f"no intervals: the measured documents fill {len(shards)} shards, {FEWEST_SHARDS} are needed",)
     elif not capture.keeps_shards:
         notes += ("no intervals: the capture kept its sums whole; capture with proxies=... or shard_sites=...",)
+    notes += text_notes(capture.metadata)
     notes += _masked(capture)
     notes += _left_out(capture)
     notes += tuple(dict.fromkeys(note for proxy in proxies.values() for note in proxy.notes))[:5]
     notes += _underflow(capture)
     return Measured(capture, proxies, held_out, notes)
+
+
+def told_if_short(capture: Capture, rank: int | None) -> AbstractContextManager[None]:
+    """Where a measure of the capture has no value since its text is too short, say that."""
+    metadata = capture.metadata
+    positions = metadata["text"].get("positions")
+    return short_text(positions, metadata["options"]["exclude"], rank, metadata["model"]["d_model"])
 
 
 def _silent(capture: Capture, kind: str) -> frozenset[str]:

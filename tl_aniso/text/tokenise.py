@@ -51,7 +51,7 @@ def tokenise(documents: Iterable[Document], tokenizer: Any = None, *, bos: int |
         A list of int64 arrays of shape (length,), one a document, empty ones included.
 
     Raises:
-        TextError: A text without a tokenizer, or one that is not valid Unicode (a lone surrogate).
+        TextError: A text without a tokenizer that can be called, or one that is not valid Unicode (a lone surrogate).
 
     Example:
         >>> from tl_aniso.text import iter_documents, tokenise
@@ -76,7 +76,12 @@ def tokenise(documents: Iterable[Document], tokenizer: Any = None, *, bos: int |
 
 def _tokenised(document: Document, tokenizer: Any) -> Int64[np.ndarray, " length"]:
     text = document.text or ""
-    if not callable(tokenizer):
+    if tokenizer is not None and not callable(tokenizer):
+        raise TextError(
+            f"The {document.source} is a text, and the tokenizer is of type {type(tokenizer).__name__}, which cannot "
+            "be called with a text; pass a Hugging Face tokenizer (AutoTokenizer.from_pretrained(...)), or token ids."
+        )
+    if tokenizer is None:
         raise TextError(f"The {document.source} is a text and there is no tokenizer; pass one, or token ids.")
     try:
         text.encode("utf-8")

@@ -105,6 +105,8 @@ def _reason(model: Any) -> str:
     if re.search(r"(?<!LMHead)Model$", names[0]) and config is not None:
         remedy = f"load it with AutoModelFor{'MaskedLM' if _has_masked_family(names[0]) else 'CausalLM'}"
         return f"it has no unembedding, so no loss; {remedy}, if its checkpoint holds one; "
+    if getattr(config, "is_decoder", False) and _has_masked_family(names[0]):
+        return "it is an encoder's architecture made a decoder (is_decoder), which is supported of no family; "
     if _has_masked_family(names[0]) and config is not None:
         return "it is an encoder with another head than that of a masked-language model; AutoModelForMaskedLM has it; "
     return ""
