@@ -16,11 +16,14 @@ __all__ = [
     "FEWEST_SHARDS",
     "Contrast",
     "Interval",
+    "effective_shards",
     "excess_contrast",
     "holm",
     "holm_over_sites",
     "mean_excess_contrast",
+    "mean_excess_interval",
     "mean_share_difference",
+    "mean_share_interval",
     "odds_ratio_contrast",
     "odds_ratio_interval",
     "share_difference",
@@ -138,7 +141,8 @@ def share_difference(
 ) -> Contrast:
     """The difference of two pooled shares over the same shards, a less b, with interval and p-value.
 
-    Paired and by jackknife as `odds_ratio_interval`, but of the shares themselves.
+    Paired and by jackknife as `odds_ratio_interval`, but of the shares themselves, on Fisher's scale: the interval is
+    symmetric in artanh of the difference and so stays within -1 ... 1. NaN where the difference is -1 or 1.
 
     Raises:
         TlAnisoError: as `share_interval`.
@@ -150,7 +154,9 @@ def share_difference(
         >>> round(found.value, 3), round(found.low, 3), round(found.high, 3)
         (0.3, 0.3, 0.3)
     """
-    return _jackknife(_two(selected_a, total_a, selected_b, total_b), (1, -1), level, scale=_share)
+    return _fisher(
+        _jackknife(_two(selected_a, total_a, selected_b, total_b), (1, -1), level, scale=_share, link=_artanh)
+    )
 
 
 def excess_contrast(
@@ -210,7 +216,7 @@ def mean_share_difference(
         0.15
     """
     pairs = [_shards(*p, "selected", "total") for term in terms for p in term]
-    return _mean(pairs, (1, -1), level, scale=_share)
+    return _fisher(_mean(pairs, (1, -1), level, scale=_share, link=_artanh))
 
 
 def mean_excess_contrast(terms: Sequence[tuple[tuple[Shards, Shards], ...]], *, level: float = 0.95) -> Contrast:
@@ -236,12 +242,17 @@ def mean_excess_contrast(terms: Sequence[tuple[tuple[Shards, Shards], ...]], *, 
 
 
 def _mean(
-    pairs: Sequence[_Pair], signs: Sequence[int], level: float, *, scale: Callable[[np.ndarray, np.ndarray], np.float64]
+    pairs: Sequence[_Pair],
+    signs: Sequence[int],
+    level: float,
+    *,
+    scale: Callable[[np.ndarray, np.ndarray], np.float64],
+    link: Callable[[float], float] = float,
 ) -> Contrast:
     n = len(pairs) // len(signs)
     if not n:
         raise TlAnisoError("there are no terms to take the mean of")
-    return _jackknife(pairs, [sign / n for sign in signs] * n, level, scale=scale)
+    return _jackknife(pairs, [sign / n for sign in signs] * n, level, scale=scale, link=link)
 
 
 def _two(selected_a: Shards, total_a: Shards, selected_b: Shards, total_b: Shards) -> list[_Pair]:
@@ -249,6 +260,53 @@ def _two(selected_a: Shards, total_a: Shards, selected_b: Shards, total_b: Shard
         _shards(selected_a, total_a, "selected_a", "total_a"),
         _shards(selected_b, total_b, "selected_b", "total_b"),
     ]
+
+
+def effective_shards(*totals: Shards) -> float:
+    """How many equal shards would weigh as much as these, (sum total)^2 / sum total^2; the smallest of several.
+
+    Example:
+        >>> from tl_aniso.statistics import effective_shards
+        >>> effective_shards([1.0, 1.0, 1.0, 1.0]), round(effective_shards([1.0] * 4, [97.0, 1.0, 1.0, 1.0]), 2)
+        (4.0, 1.06)
+    """
+    numbers = [np.asarray(total, dtype=np.float64) for total in totals]
+    return min(_effective_number(total) if total.sum() > 0 else 0.0 for total in numbers)
+
+
+def mean_share_interval(pairs: Sequence[tuple[Shards, Shards]], *, level: float = 0.95) -> Interval:
+    """Interval of the mean of several shares over the same shards, on the logit of that mean, as `share_interval`.
+
+    Raises:
+        TlAnisoError: as `share_interval`, or no pairs.
+
+    Example:
+        >>> from tl_aniso.statistics import mean_share_interval
+        >>> low, high = mean_share_interval([([2.0, 3.0, 2.5, 3.5], [10.0, 10.0, 10.0, 10.0])] * 2)
+        >>> round(low, 3), round(high, 3)
+        (0.185, 0.389)
+    """
+    from scipy.special import expit
+
+    found = _mean([_shards(*p, "selected", "total") for p in pairs], (1,), level, scale=_share, link=_logit_of)
+    return Interval(float(expit(found.low)), float(expit(found.high)))
+
+
+def mean_excess_interval(
+    terms: Sequence[tuple[tuple[Shards, Shards], tuple[Shards, Shards]]], *, level: float = 0.95
+) -> Interval:
+    """Interval of the geometric mean of several excesses over the same shards.
+
+    Args:
+        terms: for each site, (selected, total) by shard of the effect and of its control.
+        level: of confidence.
+
+    Raises:
+        TlAnisoError: as `share_interval`, or no terms.
+    """
+    pairs = [_shards(*p, "selected", "total") for term in terms for p in term]
+    found = _mean(pairs, (1, -1), level, scale=_logit)
+    return Interval(_exp(found.low), _exp(found.high))
 
 
 def _shards(selected: Shards, total: Shards, name: str, total_name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -275,14 +333,27 @@ def _share(chosen: np.ndarray, whole: np.ndarray) -> np.float64:
         return np.float64(chosen.sum()) / np.float64(whole.sum())
 
 
+def _artanh(value: float) -> float:
+    return math.atanh(value) if abs(value) < 1 else math.copysign(math.inf, value) if value == value else math.nan
+
+
+def _logit_of(share: float) -> float:
+    return math.log(share) - math.log1p(-share) if 0 < share < 1 else math.nan
+
+
+def _fisher(found: Contrast) -> Contrast:
+    return Contrast(math.tanh(found.value), math.tanh(found.low), math.tanh(found.high), found.p_value)
+
+
 def _jackknife(
     pairs: Sequence[_Pair],
     signs: Sequence[float],
     level: float,
     *,
     scale: Callable[[np.ndarray, np.ndarray], np.float64],
+    link: Callable[[float], float] = float,
 ) -> Contrast:
-    """Signed sum of `scale` over the pairs, each shard deleted from all of them at once."""
+    """`link` of the signed sum of `scale` over the pairs, each shard deleted from all of them at once."""
     if not 0.0 < level < 1.0:
         raise TlAnisoError(f"level must lie between 0 and 1, got {level}")
     sizes = [chosen.size for chosen, _ in pairs]
@@ -294,7 +365,7 @@ def _jackknife(
 
     def signed(rest: np.ndarray | slice) -> float:
         with np.errstate(invalid="ignore"):
-            return float(sum(sign * scale(c[rest], w[rest]) for sign, (c, w) in zip(signs, pairs, strict=True)))
+            return link(float(sum(sign * scale(c[rest], w[rest]) for sign, (c, w) in zip(signs, pairs, strict=True))))
 
     estimate = signed(slice(None))
     # Deleted, not subtracted: a shard with nearly all the energy would leave rounding behind.

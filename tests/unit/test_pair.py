@@ -3,10 +3,12 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from tl_aniso.errors import TlAnisoError
+from tl_aniso.pair.compare import few_shards_notes
 from tl_aniso.pair.progress import HeldOut, match_progress, match_steps, progress_of, unigram_entropy, unigram_losses
 from tl_aniso.pair.verdict import combined, judge_window
 from tl_aniso.statistics import (
@@ -172,6 +174,7 @@ def test_means_of_contrasts_over_sites():
     terms = [tuple(energy() for _ in range(4)) for _ in range(3)]
     found = mean_excess_contrast(terms)
     assert found.value == pytest.approx(np.mean([excess_contrast(*term).value for term in terms]))
+    # Of differences of shares too: the value is their plain mean, whatever scale its interval is made on.
     pairs = [term[:2] for term in terms]
     assert mean_share_difference(pairs).value == pytest.approx(
         np.mean([share_difference(*one, *other).value for one, other in pairs])
@@ -203,3 +206,17 @@ def test_a_tokenizer_with_a_mask_token():
     assert train_tokenizer(texts, 290).mask_token is None
     with pytest.raises(TlAnisoError, match="258"):
         train_tokenizer(texts, 257, mask=True)
+
+
+def test_notes_name_seed_model_and_steps_where_few_documents_decide():
+    rows = [
+        (0, 16.0, 16.0, 5.0, 6.0),
+        (1, 32.0, 32.0, 1.4, 6.0),
+        (1, 48.0, 96.0, 2.9, 3.0),
+        (1, math.nan, math.nan, 1, 1),
+    ]
+    names = ["seed", "decoder_step", "encoder_step", "decoder_shards", "encoder_shards"]
+    frame = pd.DataFrame(rows, columns=names).assign(group="readers", measure="energy_share")
+    (note,) = few_shards_notes(frame)
+    assert note.startswith("seed 1, decoder: a few documents carry most")
+    assert "at step 32 (1.4), 48 (2.9);" in note

@@ -200,3 +200,16 @@ def test_nothing_is_written_for_what_cannot_be_shown(tmp_path):
     with pytest.raises(UndefinedMeasureError):
         write_report(tmp_path / "a" / "r.html", energy_frame().iloc[:0], title="t", provenance={})
     assert os.listdir(tmp_path) == []
+
+
+def test_marks_of_direction_are_shown_and_never_obeyed(tmp_path):
+    marks = "\u202e\u2066\u200f"
+    frame = energy_frame().assign(model=f"a{marks}b")
+    path = write_report(
+        tmp_path / "r.html", frame, title=f"t{marks}t", provenance={f"k{marks}": f"v{marks}"}, notes=[f"n{marks}n"]
+    )
+    text = path.read_text(encoding="utf-8")
+    page = text.split("<script>")[0]  # plotly itself follows
+    assert not set(marks) & set(page)
+    for shown in ("t{}t", "k{}", "v{}", "n{}n"):
+        assert shown.format("[U+202E][U+2066][U+200F]") in page

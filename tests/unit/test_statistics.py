@@ -9,8 +9,10 @@ from scipy import stats
 from tests.reference.slow_numerics import jackknife_logit
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.statistics import (
+    effective_shards,
     excess_contrast,
     holm,
+    mean_share_interval,
     odds_ratio_contrast,
     odds_ratio_interval,
     share_difference,
@@ -127,16 +129,30 @@ def test_contrasts_are_the_loop():
 
     freedom = min(sum(w) ** 2 / sum(x * x for x in w) - 1 for w in (total, late))
     a, b = ((SELECTED, total), (OTHER, total)), ((OTHER, late), (third, late))
-    for slow, found, back in (
-        (difference, share_difference(*a[0], *b[0]), share_difference(*b[0], *a[0])),
-        (excess, excess_contrast(*a, *b), excess_contrast(*b, *a)),
+    for slow, found, back, to, fro in (
+        (difference, share_difference(*a[0], *b[0]), share_difference(*b[0], *a[0]), math.atanh, math.tanh),
+        (excess, excess_contrast(*a, *b), excess_contrast(*b, *a), float, float),
     ):
-        deleted = [slow([j for j in range(n) if j != i]) for i in range(n)]
+        deleted = [to(slow([j for j in range(n) if j != i])) for i in range(n)]
         error = math.sqrt((n - 1) / n * sum((v - sum(deleted) / n) ** 2 for v in deleted))
-        value, reach = slow(range(n)), stats.t.ppf(0.975, freedom) * error
-        assert found[:3] == pytest.approx((value, value - reach, value + reach))
+        value, reach = to(slow(range(n))), stats.t.ppf(0.975, freedom) * error
+        assert found[:3] == pytest.approx((fro(value), fro(value - reach), fro(value + reach)))
         assert found.p_value == pytest.approx(2 * stats.t.sf(abs(value) / error, freedom))
         assert back == pytest.approx((-found.value, -found.high, -found.low, found.p_value))
+
+
+def test_a_difference_of_shares_stays_in_range_where_one_shard_holds_nearly_all():
+    # One shard decides and the rest say the opposite: on the shares themselves the interval left -1 ... 1.
+    total = [1.0] * 7 + [1000.0]
+    a, b = [0.9] * 7 + [300.0], [0.1] * 7 + [900.0]
+    found = share_difference(a, total, b, total)
+    assert -1 <= found.low < found.value < 0 < found.high <= 1
+    assert found.value == pytest.approx(-594.4 / 1007)
+    assert found.p_value > 0.05
+    assert effective_shards(total) == pytest.approx(1007**2 / (1e6 + 7))
+    assert effective_shards([1.0] * 8, total) == effective_shards(total)
+    mean = mean_share_interval([(a, total), (b, total)])
+    assert 0 < mean.low < 600.0 / 1007 + 7 / 2014 < mean.high < 1
 
 
 def test_p_values_and_intervals_agree():

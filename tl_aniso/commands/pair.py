@@ -8,7 +8,7 @@ from tl_aniso.commands.output import fresh_directory, print_table, print_text
 from tl_aniso.pair.page import write_pair_page
 from tl_aniso.pair.reading import read_pair
 from tl_aniso.pair.run import KINDS, Kind, OnPairStep, pair_text, run_pair, save_pair
-from tl_aniso.pair.tables import c5_frame, learning_frame
+from tl_aniso.pair.tables import c5_frame, learning_frame, progress_frame
 from tl_aniso.progress import say
 from tl_aniso.training import PairRecipe
 
@@ -28,6 +28,8 @@ def pair_command(*, seed: int, steps: int | None, out: Path) -> None:
         write_pair_page(directory / "report.html", result)
     print_table(learning_frame(result), "held-out loss and progress (1 - loss / unigram entropy) by step, by seed")
     print_table(c5_frame(result), "C5, readers: decoder, encoder, and difference of E or ratio of excess, by seed")
+    if len(matches := progress_frame(result)):
+        print_table(matches, "E of readers at equal progress, match by match")
     print_text(read_pair(result))
     print(f"\n{out / 'report.html'}: every site, control and checkpoint ({time.monotonic() - began:.0f} s)")
 

@@ -10,13 +10,24 @@ from tl_aniso.errors import TlAnisoError
 from tl_aniso.evidence import EnergyShares, ShareKey
 from tl_aniso.pair.progress import Match
 from tl_aniso.results import TangentEnergy, group_of
-from tl_aniso.statistics import Contrast, mean_excess_contrast, mean_share_difference
+from tl_aniso.statistics import (
+    Contrast,
+    Interval,
+    effective_shards,
+    mean_excess_contrast,
+    mean_excess_interval,
+    mean_share_difference,
+    mean_share_interval,
+)
 
-__all__ = ["GROUPS", "WINDOWS", "compare", "windows_of"]
+__all__ = ["FEW_SHARDS", "GROUPS", "WINDOWS", "compare", "few_shards_notes", "windows_of"]
 
 GROUPS = ("readers", "writers")
 # What a comparison is over: matches of equal tokens in the early and in the later steps, and those of equal progress.
 WINDOWS = ("equal tokens, early", "equal tokens, late", "equal progress")
+
+# With fewer effective shards a few documents decide, and intervals have but a degree of freedom or two.
+FEW_SHARDS = 3.0
 
 Energies = Mapping[int, TangentEnergy]
 
@@ -58,7 +69,9 @@ def compare(
     Returns:
         One row per (window, match, group, measure, control), and one over the whole window whose steps are NaN.
         ``decoder`` and ``encoder`` are means over sites (geometric for excess); ``value`` is the difference of E, or
-        log(excess of the decoder / excess of the encoder), with ``ci_low`` and ``ci_high``.
+        log(excess of the decoder / excess of the encoder), with ``ci_low`` and ``ci_high``; ``decoder_low`` ...
+        ``encoder_high`` are the ends of each model's own interval. ``decoder_shards`` and ``encoder_shards`` count
+        effective shards, the fewest of any site: where few documents hold most of the energy, they are few.
 
     Raises:
         TlAnisoError: measurements of different documents, shards or ranks, or without energies by shard.
@@ -83,6 +96,7 @@ def compare(
     names = (
         *("seed", "window", "decoder_step", "encoder_step", "decoder_progress", "encoder_progress", "group"),
         *("measure", "control", "decoder", "encoder", "value", "ci_low", "ci_high", "p_value", "n_sites"),
+        *("decoder_low", "decoder_high", "encoder_low", "encoder_high", "decoder_shards", "encoder_shards"),
     )
     return pd.DataFrame(rows, columns=names)
 
@@ -96,13 +110,39 @@ def _rows(
     shares = [tuple(_both(pair, key)) for pair in pairs for key in keys]
     found = mean_share_difference(shares)
     means = [float(np.mean([_share(term[side]) for term in shares])) for side in (0, 1)]
-    yield {**common, "measure": "energy_share", "control": "none", **_row(found, means, len(keys))}
+    ends = [mean_share_interval([term[side] for term in shares]) for side in (0, 1)]
+    n_eff = [effective_shards(*(term[side][1] for term in shares)) for side in (0, 1)]
+    own = {"decoder_shards": n_eff[0], "encoder_shards": n_eff[1]}
+    yield {**common, "measure": "energy_share", "control": "none", **_row(found, means, ends, len(keys)), **own}
     for control in controls:
         terms = [(e[0], c[0], e[1], c[1]) for e, c in _with(pairs, keys, control)]
         found = mean_excess_contrast(terms)
         logs = np.array([[_logit(t[0]) - _logit(t[1]), _logit(t[2]) - _logit(t[3])] for t in terms])
         means = [float(np.exp(side)) for side in logs.mean(axis=0)]
-        yield {**common, "measure": "excess", "control": control, **_row(found, means, len(keys))}
+        ends = [mean_excess_interval([term[side : side + 2] for term in terms]) for side in (0, 2)]
+        yield {**common, "measure": "excess", "control": control, **_row(found, means, ends, len(keys)), **own}
+
+
+def few_shards_notes(differences: pd.DataFrame) -> tuple[str, ...]:
+    """Where a few documents carry most of the gradient energy of the readers: by seed and model, the steps.
+
+    Args:
+        differences: of `compare`, of any seeds.
+    """
+    single = differences[(differences["group"] == "readers") & (differences["measure"] == "energy_share")]
+    notes = []
+    for seed, part in single[single["decoder_step"].notna()].groupby("seed", sort=False):
+        for kind in ("decoder", "encoder"):
+            fewest = part.groupby(f"{kind}_step")[f"{kind}_shards"].min()
+            few = fewest[fewest < FEW_SHARDS]
+            if len(few):
+                steps = ", ".join(f"{step:g} ({count:.1f})" for step, count in few.items())
+                notes.append(
+                    f"seed {seed}, {kind}: a few documents carry most of the gradient energy at a block reader at step "
+                    f"{steps}; in brackets the effective number of shards there, below {FEW_SHARDS:g}. Intervals that "
+                    "rest on these steps are wide, and say more about those documents than about the model."
+                )
+    return tuple(notes)
 
 
 def _with(
@@ -123,7 +163,7 @@ def _both(pair: tuple[EnergyShares, EnergyShares], key: ShareKey) -> Iterator[An
         yield shares.energies[key]
 
 
-def _row(found: Contrast, means: Sequence[float], n_sites: int) -> dict[str, Any]:
+def _row(found: Contrast, means: Sequence[float], ends: Sequence[Interval], n_sites: int) -> dict[str, Any]:
     return {
         "decoder": means[0],
         "encoder": means[1],
@@ -132,6 +172,10 @@ def _row(found: Contrast, means: Sequence[float], n_sites: int) -> dict[str, Any
         "ci_high": found.high,
         "p_value": found.p_value,
         "n_sites": n_sites,
+        "decoder_low": ends[0].low,
+        "decoder_high": ends[0].high,
+        "encoder_low": ends[1].low,
+        "encoder_high": ends[1].high,
     }
 
 

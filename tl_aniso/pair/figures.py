@@ -98,7 +98,8 @@ def pair_by(result: PairResult, x: str) -> go.Figure:
             are left out, and each curve runs in the order of training.
 
     Returns:
-        One panel for E and one for each control; a list chooses between groups of matrices. Excess is on logarithmic
+        Bars are 95% intervals over text, where the step is compared. One panel for E and one for each control; a list
+        chooses between groups of matrices. Excess is on logarithmic
         axes with a line at 1, where the control explains all.
     """
     values = pair_values(result)
@@ -122,11 +123,21 @@ def pair_by(result: PairResult, x: str) -> go.Figure:
                     & (values["seed"] == run.seed)
                 ].sort_values("step")
                 name = f"{run.kind}, seed {run.seed}"
+                low, high = _ends(result, run, panel, control, part["step"])
+                value = part["value"].to_numpy(dtype=np.float64)
                 figure.add_trace(
                     go.Scatter(
                         x=listed(part[x].to_numpy()),
                         y=listed(part["value"].to_numpy()),
                         customdata=listed(part[["step", "progress"]].to_numpy()),
+                        error_y={
+                            "type": "data",
+                            "symmetric": False,
+                            "array": np.nan_to_num(np.maximum(high - value, 0)).tolist(),
+                            "arrayminus": np.nan_to_num(np.maximum(value - low, 0)).tolist(),
+                            "width": 3,
+                            "thickness": 1,
+                        },
                         mode="lines+markers",
                         name=plain(name),
                         legendgroup=name,
@@ -160,6 +171,16 @@ def pair_by(result: PairResult, x: str) -> go.Figure:
 def _look(result: PairResult, run: Run) -> tuple[str, str]:
     """Colour by kind, dash by seed."""
     return COLOURS[KINDS.index(run.kind)], _DASHES[result.seeds.index(run.seed) % len(_DASHES)]
+
+
+def _ends(result: PairResult, run: Run, panel: str, control: str, steps: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the run's own interval at each step, NaN at steps that no comparison holds."""
+    rows = result.differences
+    rows = rows[(rows["seed"] == run.seed) & (rows["group"] == panel) & (rows["control"] == control)]
+    rows = rows[rows[f"{run.kind}_step"].notna()].drop_duplicates(f"{run.kind}_step").set_index(f"{run.kind}_step")
+    found = rows.reindex(np.asarray(steps, dtype=np.float64))
+    low, high = (found[f"{run.kind}_{end}"].to_numpy(dtype=np.float64) for end in ("low", "high"))
+    return low, high
 
 
 def _smoothed(losses: Any) -> tuple[list[float], list[Any]]:

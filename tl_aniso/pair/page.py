@@ -6,7 +6,7 @@ from typing import Any
 from tl_aniso.pair.figures import losses_against_unigram, pair_by
 from tl_aniso.pair.reading import read_pair
 from tl_aniso.pair.run import CONTROLS, PairResult
-from tl_aniso.pair.tables import c5_table, isotropy_of_both, matches_table
+from tl_aniso.pair.tables import c5_table, isotropy_of_both, matches_table, progress_table
 from tl_aniso.viz.report import render_page, write_page
 
 __all__ = ["write_pair_page"]
@@ -23,7 +23,7 @@ def write_pair_page(path: str | Path, result: PairResult) -> Path:
         title="A decoder and an encoder that differ in objective and mask alone",
         reading=read_pair(result),
         notes=result.notes,
-        tables=[c5_table(result), c5_table(result, "writers")],
+        tables=[c5_table(result), progress_table(result), c5_table(result, "writers")],
         isotropy=isotropy_of_both(result),
         whole=matches_table(result),
         figures=[

@@ -146,7 +146,8 @@ def _cautions(result: PairResult) -> tuple[str, ...]:
         "in planes fitted later, without any learning.",
         f"Intervals are over text, for one training each; over {_seeds(result)} there are both values and no interval.",
         f"The encoder's gradient sums the losses of the tokens it must predict, {recipe.mask_rate:.0%} of them; the "
-        "decoder's sums those of all but the first. E grows with the terms in a sum; controls are made from the very "
+        "decoder's sums those of all but the first, each predicted "
+        "from the ones before it. E grows with the terms in a sum; controls are made from the very "
         "same positions, so excess feels this less.",
         f"{recipe.mask_rate:.0%} of what the encoder reads is masked, most of it one and the same mask token. That is "
         "part of the objective, and of the activations that its planes are fitted on.",

@@ -16,7 +16,7 @@ from tl_aniso.capturing.masked_lm import MaskedLM
 from tl_aniso.checks import MOST_SEED, as_integer, as_list
 from tl_aniso.demo import one_thread
 from tl_aniso.errors import TlAnisoError
-from tl_aniso.pair.compare import compare, windows_of
+from tl_aniso.pair.compare import compare, few_shards_notes, windows_of
 from tl_aniso.pair.progress import HeldOut, Match, match_progress, match_steps, progress_of, unigram_losses
 from tl_aniso.probe import EARLY_FRACTION, Probe
 from tl_aniso.subspace import TangentProxies
@@ -215,8 +215,10 @@ def run_pair(
             windows = windows_of(tokens, equal, early_until)
             (_, one), (_, other) = (both[kind] for kind in KINDS)
             tables.append(compare(one, other, windows, seed=seed, controls=CONTROLS))
-            notes.update(dict.fromkeys(note for run, _ in both.values() for note in run.notes))
+            for run, _ in both.values():
+                notes.update(dict.fromkeys(f"seed {seed}, {run.kind}: {note}" for note in run.notes))
     differences = pd.concat(tables, ignore_index=True)
+    notes.update(dict.fromkeys(few_shards_notes(differences)))
     return PairResult(recipe, tuple(runs), matches, differences, text.tokenizer, tuple(notes))
 
 

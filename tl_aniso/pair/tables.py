@@ -11,7 +11,15 @@ from tl_aniso.viz.report_tables import Cell, Row, Table
 from tl_aniso.viz.style import control_name, number, step_text
 from tl_aniso.viz.tables import averaged, isotropy_values, panels_of
 
-__all__ = ["c5_frame", "c5_table", "isotropy_of_both", "learning_frame", "matches_table"]
+__all__ = [
+    "c5_frame",
+    "c5_table",
+    "isotropy_of_both",
+    "learning_frame",
+    "matches_table",
+    "progress_frame",
+    "progress_table",
+]
 
 _ISOTROPY_OF = ("activations", "activation gradients", "readers", "writers")
 _COLUMNS = ("decoder", "encoder", "difference")
@@ -26,7 +34,7 @@ def c5_frame(result: PairResult, group: str = "readers") -> pd.DataFrame:
             seed = row["seed"]
             line[f"dec {seed}"], line[f"enc {seed}"] = f"{row['decoder']:.3g}", f"{row['encoder']:.3g}"
             cell = _difference(one.control, row)
-            line[f"difference {seed}"] = f"{cell.text} ({cell.note})" if cell.note else cell.text
+            line[f"difference {seed}"] = _worded(cell)
         lines.append({**line, "C5": one.verdict})
     return pd.DataFrame(lines)
 
@@ -88,6 +96,58 @@ def matches_table(result: PairResult) -> Table:
         _COLUMNS,
         tuple(rows),
     )
+
+
+def progress_frame(result: PairResult) -> pd.DataFrame:
+    """E of readers at every match of equal progress, one line each: how much of the mean rests on which match."""
+    return pd.DataFrame(
+        [
+            {
+                "seed": row["seed"],
+                "decoder's step": step_text(row["decoder_step"]),
+                "its progress": f"{row['decoder_progress']:.4f}",
+                "encoder's step": step_text(row["encoder_step"]),
+                "its  progress": f"{row['encoder_progress']:.4f}",
+                "E dec": number(row["decoder"]),
+                "E enc": number(row["encoder"]),
+                "difference": _worded(_difference("none", row)),
+            }
+            for row in _equal_progress(result)
+        ]
+    )
+
+
+def progress_table(result: PairResult) -> Table:
+    """The same for the page."""
+    rows = [
+        Row(
+            (
+                str(row["seed"]),
+                f"{step_text(row['decoder_step'])} ({row['decoder_progress']:.4f})",
+                f"{step_text(row['encoder_step'])} ({row['encoder_progress']:.4f})",
+            ),
+            (Cell(number(row["decoder"])), Cell(number(row["encoder"])), _difference("none", row)),
+        )
+        for row in _equal_progress(result)
+    ]
+    return Table(
+        "E at equal progress, match by match, readers: steps with their progress in brackets. The mean over so few "
+        "matches may rest on one of them.",
+        ("seed", "decoder's step", "encoder's step"),
+        ("E",),
+        _COLUMNS,
+        tuple(rows),
+    )
+
+
+def _equal_progress(result: PairResult) -> list[dict[Any, Any]]:
+    rows = result.differences
+    rows = rows[rows["decoder_step"].notna() & (rows["window"] == "equal progress") & (rows["group"] == "readers")]
+    return rows[rows["control"] == "none"].to_dict("records")
+
+
+def _worded(cell: Cell) -> str:
+    return f"{cell.text} ({cell.note})" if cell.note else cell.text
 
 
 def isotropy_of_both(result: PairResult) -> Table:

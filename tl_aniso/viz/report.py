@@ -17,7 +17,7 @@ from tl_aniso.viz import figures
 from tl_aniso.viz.reading import read_frame
 from tl_aniso.viz.report_facts import methods_of, spelled
 from tl_aniso.viz.report_tables import energy_tables, full_table, isotropy_table
-from tl_aniso.viz.style import control_name
+from tl_aniso.viz.style import control_name, visible
 from tl_aniso.viz.tables import controls_of, energy_values, isotropy_values, steps_of
 from tl_aniso.viz.wording import control_words
 
@@ -155,6 +155,8 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    # Nothing that a page holds may reorder what stands around it: values are shown, never obeyed.
+    environment.finalize = lambda value: visible(value) if type(value) is str else value
     return environment.get_template("report.html").render(
         title=title,
         reading=reading,

@@ -1,5 +1,6 @@
 """Names, colours and layout that all figures share."""
 
+import re
 from html import escape
 from typing import Any
 
@@ -15,6 +16,7 @@ __all__ = [
     "panel_menu",
     "plain",
     "step_text",
+    "visible",
 ]
 
 # After Okabe and Ito, moved to a lightness with a contrast of 3 or more on white as well as on near-black. Hue alone
@@ -56,7 +58,21 @@ def plain(text: object) -> str:
         >>> plain("<a href='x'>W_Q & W_K</a>")
         "&lt;a href='x'&gt;W_Q &amp; W_K&lt;/a&gt;"
     """
-    return escape(str(text), quote=False)
+    return escape(visible(text), quote=False)
+
+
+# Marks, embeddings, overrides and isolates: they reorder what stands around them, out of sight.
+_DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: object) -> str:
+    r"""Text with characters that only set the direction of writing shown as their code points.
+
+    Example:
+        >>> visible("a\u202eb")
+        'a[U+202E]b'
+    """
+    return _DIRECTION.sub(lambda found: f"[U+{ord(found.group()):04X}]", str(text))
 
 
 def control_name(control: str) -> str:
