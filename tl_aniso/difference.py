@@ -11,8 +11,9 @@ import pandas as pd
 
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.evidence import EnergyShares, ShareKey
+from tl_aniso.multiple_testing import holm_over_sites
 from tl_aniso.results import Result, TangentEnergy, group_of
-from tl_aniso.statistics import Contrast, excess_contrast, holm_over_sites, odds_ratio_contrast, share_difference
+from tl_aniso.statistics import Contrast, excess_contrast, odds_ratio_contrast, share_difference
 
 __all__ = ["Difference", "subtract"]
 

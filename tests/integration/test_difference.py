@@ -12,8 +12,8 @@ from scipy import stats
 from tests.models import random_documents, tiny_model
 from tl_aniso import TlAnisoError, ablation_isotropy, capture, fit_tangent_proxies, tangent_energy
 from tl_aniso.difference import Difference
+from tl_aniso.multiple_testing import holm
 from tl_aniso.questions.frame import COLUMNS
-from tl_aniso.statistics import holm
 
 DOCUMENTS = tuple(20 + i % 17 for i in range(64))
 SITES = ("blocks.0.attn.W_Q", "blocks.0.attn.W_V", "blocks.1.attn.W_O", "blocks.1.mlp.W_in", "unembed.W_U")

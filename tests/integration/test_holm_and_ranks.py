@@ -5,7 +5,7 @@ import pytest
 
 from tests.models import random_documents, tiny_model
 from tl_aniso import ablation_isotropy, capture, tangent_energy
-from tl_aniso.statistics import holm, holm_over_sites
+from tl_aniso.multiple_testing import holm, holm_over_sites
 
 KEYS = ["gradient", "rank", "measure", "control"]
 

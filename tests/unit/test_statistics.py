@@ -8,10 +8,10 @@ from scipy import stats
 
 from tests.reference.slow_numerics import jackknife_logit
 from tl_aniso.errors import TlAnisoError
+from tl_aniso.multiple_testing import holm
 from tl_aniso.statistics import (
     effective_shards,
     excess_contrast,
-    holm,
     mean_share_interval,
     odds_ratio_contrast,
     odds_ratio_interval,

@@ -18,7 +18,7 @@ from tl_aniso.claims.single import LEVEL, parts_of
 from tl_aniso.claims.table import COLUMNS, CONTROL_COLUMNS, ClaimsTable
 from tl_aniso.claims.verdicts import DOES_NOT_HOLD, HOLDS, decide, worst_p_value
 from tl_aniso.errors import TlAnisoError
-from tl_aniso.statistics import holm
+from tl_aniso.multiple_testing import holm
 
 __all__ = ["AS_STATED", "BEYOND", "judge"]
 

@@ -19,6 +19,7 @@ from tl_aniso.controls.names import (
 from tl_aniso.controls.planes import ControlPlanes
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.evidence import EnergyShares
+from tl_aniso.multiple_testing import holm_over_sites
 from tl_aniso.questions.ablation_rows import ABLATION_KINDS, ablation_rows
 from tl_aniso.questions.energy_rows import ENERGY_CONTROLS, energy_rows
 from tl_aniso.questions.frame import to_frame
@@ -26,7 +27,6 @@ from tl_aniso.questions.kept_rows import ROW_MEASURES, has_intrinsic_dimension
 from tl_aniso.questions.precision import refuse_all_zero, small_gradients
 from tl_aniso.questions.source import Measured, measured, told_if_short
 from tl_aniso.results import AblationIsotropy, TangentEnergy
-from tl_aniso.statistics import holm_over_sites
 from tl_aniso.subspace import TangentProxies
 
 __all__ = [
