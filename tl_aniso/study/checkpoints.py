@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from tl_aniso.errors import ConfigError, ModelError
 from tl_aniso.models import LoadedModel, Objective, load_model
+from tl_aniso.text.fingerprint import tokenizer_fingerprint
 
 __all__ = ["Checkpoint", "CheckpointSource", "DirectoryCheckpoints", "MemoryCheckpoints", "tokenizer_id"]
 
@@ -218,13 +219,4 @@ def tokenizer_id(tokenizer: Any) -> str:
     """
     if tokenizer is None:
         return "ids"
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None:
-        whole = json.loads(backend.to_str())
-        # A call sets these on the backend, and each call sets them anew.
-        known: Any = {name: part for name, part in whole.items() if name not in ("truncation", "padding")}
-    else:
-        known = sorted(tokenizer.get_vocab().items())
-    added = {name: str(value) for name, value in sorted(tokenizer.special_tokens_map.items())}
-    text = json.dumps([type(tokenizer).__name__, added, known], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return tokenizer_fingerprint(tokenizer)
