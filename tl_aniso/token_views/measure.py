@@ -238,7 +238,7 @@ def _ordered(plan: RowPass, planes: _Planes) -> TokenRows:
     def joined(parts: Iterable[Tensor]) -> Tensor:
         return torch.cat(list(parts))[by]
 
-    def joined_all(field: str) -> dict[str, Tensor]:
+    def by_site(field: str) -> dict[str, Tensor]:
         held: list[Mapping[str, Tensor]] = [getattr(rows, field) for rows in batches]
         return {name: joined(part[name] for part in held) for name in held[0]}
 
@@ -247,13 +247,21 @@ def _ordered(plan: RowPass, planes: _Planes) -> TokenRows:
         return tuple(flat[i] for i in ranked)
 
     return TokenRows(
+        ids=joined(rows.ids for rows in batches),
+        fed=joined(rows.fed for rows in batches),
         sequence=sequence[by],
-        **{
-            name: joined(getattr(rows, name) for rows in batches)
-            for name in ("ids", "fed", "position", "carries", "special")
-        },
-        **{name: listed(name) for name in ("document", "piece", "shard", "half")},
-        **{name: joined_all(name) for name in ("kept", "reaches", "activations", "gradients", "outputs")},
+        position=joined(rows.position for rows in batches),
+        document=listed("document"),
+        piece=listed("piece"),
+        shard=listed("shard"),
+        half=listed("half"),
+        carries=joined(rows.carries for rows in batches),
+        special=joined(rows.special for rows in batches),
+        kept=by_site("kept"),
+        reaches=by_site("reaches"),
+        activations=by_site("activations"),
+        gradients=by_site("gradients"),
+        outputs=by_site("outputs"),
     )
 
 

@@ -18,7 +18,8 @@
   };
 
   function chooser(label, options) {
-    const box = make("label", "", `${label} `), select = make("select");
+    const box = make("label"), select = make("select");
+    box.append(make("span", "tl-name", label));
     options.forEach((option, i) => {
       const element = make("option", "", option);
       element.value = i;
@@ -51,9 +52,9 @@
     const [modeBox, modeChoice] = chooser("Colour by", ["tangent share", "energy, of the mean"]);
     const [pieceBox, pieceChoice] = chooser(
       "Text", data.pieces.map((p, i) => `${i + 1} of ${data.pieces.length} (${(p.stop - p.start).toLocaleString("en")} tokens)`));
-    const layerBox = make("label", "", "Layer "), slider = make("input"), told = make("output");
+    const layerBox = make("label"), slider = make("input"), told = make("output");
     slider.type = "range"; slider.min = 0; slider.step = 1; slider.value = 0;
-    layerBox.append(slider, told);
+    layerBox.append(make("span", "tl-name", "Layer"), slider, told);
     pieceBox.hidden = data.pieces.length < 2;
     seriesBox.hidden = data.series.length < 2;
     seriesChoice.value = series;
@@ -211,7 +212,13 @@
     }
 
     // -- what a reader does ----------------------------------------------------------------------------------
-    slider.addEventListener("input", () => { layer = Number(slider.value); paint(); });
+    let waiting = false; // a slider that is dragged asks more often than a long text can be drawn
+    slider.addEventListener("input", () => {
+      layer = Number(slider.value);
+      if (waiting) return;
+      waiting = true;
+      requestAnimationFrame(() => { waiting = false; paint(); });
+    });
     seriesChoice.addEventListener("change", () => { series = Number(seriesChoice.value); paint(); });
     modeChoice.addEventListener("change", () => { mode = Number(modeChoice.value); paint(); });
     pieceChoice.addEventListener("change", () => { piece = Number(pieceChoice.value); build(); paint(); });
@@ -227,8 +234,8 @@
         event.preventDefault();
         choose(Math.min(to, stop - 1));
         const box = slot.text, element = spans[k][current - start];
-        const top = element.offsetTop - box.offsetTop;
-        if (top < box.scrollTop || top + element.offsetHeight > box.scrollTop + box.clientHeight) box.scrollTop = top - box.clientHeight / 2;
+        const away = element.getBoundingClientRect().top - box.getBoundingClientRect().top;
+        if (away < 0 || away + element.offsetHeight > box.clientHeight) box.scrollTop += away - box.clientHeight / 2;
       });
     }
     build();

@@ -66,7 +66,7 @@ class TokenView:
         return write_page(as_path("path", path), page)
 
     def _rows(self) -> list[tuple[str, ...]]:
-        found = []
+        found: list[tuple[str, ...]] = []
         for series in self.shares.series:
             for row, site in enumerate(series.sites):
                 for labels, values in series.share.items():
