@@ -6,7 +6,7 @@ from tl_aniso.token_views import ShareSeries, TokenShares
 
 HOSTILE = (
     "</script><script>window.pwned=1</script>",
-    '"><img/src=x/onerror=window.pwned=1>',
+    '"><img/src="x"/onerror="window.pwned=1">',
     "<svg/onload=window.pwned=1>",
     "'\"`${window.pwned=1}",
     "a\x00b",

@@ -173,9 +173,10 @@ def test_two_thousand_tokens_of_24_layers_respond(page: Any, tmp_path: Path) -> 
 
 
 def test_circuitsvis_draws_hostile_tokens_offline(page: Any, tmp_path: Path) -> None:
-    html = circuits_tokens(HOSTILE, np.where(np.arange(len(HOSTILE)) == 3, np.nan, 0.5))
+    html = circuits_tokens(HOSTILE, np.linspace(0, 1, len(HOSTILE)))
     (tmp_path / "circuits.html").write_text(f"<!DOCTYPE html><meta charset='utf-8'><title>c</title>{html}")
     opened(page, tmp_path / "circuits.html")
     page.wait_for_selector(".colored-tokens span span")
     assert page.locator(".colored-tokens img").count() == 0
+    page.wait_for_timeout(200)  # for what a token might have started
     assert "<svg/onload=window.pwned=1>" in page.locator(".colored-tokens").inner_text()

@@ -100,5 +100,7 @@ def test_circuitsvis_is_inlined_and_gets_escaped_text() -> None:
     assert whole.count("</script") == 2
     with pytest.raises(TlAnisoError, match="tokens"):
         circuits_tokens(["a", "b"], np.array([0.5]), script=False)
+    with pytest.raises(TlAnisoError, match="missing"):
+        circuits_tokens(["a", "b"], np.array([0.5, np.nan]), script=False)
     with pytest.raises(TlAnisoError, match="longer"):
         circuits_tokens(["a"] * 201, np.zeros(201), script=False)

@@ -57,7 +57,7 @@ def circuits_tokens(
     """A short text coloured from white to blue by circuitsvis' own component, without any network.
 
     `TokenView` has layers, both labels, a legend and a readout; this is for one set of values at a time, beside other
-    views of circuitsvis. Missing values have no colour, and their tooltip says NaN.
+    views of circuitsvis. It draws a missing value as white text without a ground, so that those are refused.
 
     Args:
         tokens: their texts, at most `MOST_TOKENS`; any text is shown as text.
@@ -66,11 +66,11 @@ def circuits_tokens(
         script: whether the script comes along: once a page is enough.
 
     Raises:
-        TlAnisoError: lengths that differ, no or too many tokens.
+        TlAnisoError: lengths that differ, no or too many tokens, values that are missing.
 
     Example:
         >>> import numpy as np
-        >>> html = circuits_tokens(["<b>", "x"], np.array([0.25, np.nan]), script=False)
+        >>> html = circuits_tokens(["<b>", "x"], np.array([0.25, 0.5]), script=False)
         >>> "<b>" in html, "https:" in html, "ColoredTokens" in html
         (False, False, True)
     """
@@ -81,8 +81,13 @@ def circuits_tokens(
         raise TlAnisoError(
             f"circuitsvis is shown {len(tokens)} tokens; it takes 1 to {MOST_TOKENS}. TokenView shows longer texts"
         )
+    missing = int((~np.isfinite(numbers)).sum())
+    if missing:
+        raise TlAnisoError(
+            f"{missing} of {len(tokens)} values are missing, which circuitsvis cannot show; TokenView can, or leave "
+            "their tokens out"
+        )
     name = f"tl-circuits-{next(_numbers)}"
-    # NaN is no JSON, but a literal of the script that this stands in.
     props = json.dumps(
         {
             "tokens": [escape(shown(token)) for token in tokens],
