@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tl_aniso.capturing.kept_rows import SiteRows
+from tl_aniso.capturing.read_only import ReadOnly
 from tl_aniso.capturing.sums import HALVES, MAIN, Energies, EnergyKey, Kind, Sums
 from tl_aniso.checks import as_path
 from tl_aniso.errors import MergeError, SiteError, TlAnisoError
@@ -120,6 +121,11 @@ class Capture:
     def metadata(self) -> dict[str, Any]:
         """Where the sums came from; a copy."""
         return copy.deepcopy(self._metadata)
+
+    @property
+    def facts(self) -> ReadOnly:
+        """`metadata` to look at: nothing is copied, and nothing can be changed."""
+        return ReadOnly(self._metadata)
 
     @property
     def activations(self) -> SiteMoments:

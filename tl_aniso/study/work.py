@@ -210,7 +210,7 @@ def _checked(held: Capture, half: str) -> Capture:
     Raises:
         TlAnisoError: documents of the other half.
     """
-    halves = held.metadata["text"]["halves"]
+    halves = held.facts["text"]["halves"]
     other = [document for document, found in halves.items() if found != half]
     if other:
         raise TlAnisoError(
