@@ -157,7 +157,7 @@ def energy_result(
     text, options = found.capture.facts["text"], found.capture.facts["options"]
     documents = [document for document, half in text["halves"].items() if half in found.capture.halves]
     masking = options.get("masking")
-    masking = None if masking is None else {**masking, "special": options["special"]}
+    masking = None if masking is None else {**masking, "special": list(options["special"])}
     shares = EnergyShares.of_rows(rows, documents, options["n_shards"], masking)
     return TangentEnergy(holm_over_sites(to_frame(rows)), (*found.notes, *notes, *small), shares)
 
