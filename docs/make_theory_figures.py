@@ -1,4 +1,4 @@
-"""Write the figures of docs/theory.md to docs/figures: python docs/make_theory_figures.py [--png DIRECTORY] [--only NAME ...]."""
+"""Write the figures of docs/theory.md to docs/figures. Needs kaleido and a browser."""
 
 import argparse
 import os

@@ -110,7 +110,7 @@ def share_figure(
         _line_and_marks(figure, index, name, (lines, closed), (radii, drawn))
     _finish(figure, height=440)
     figure.update_xaxes(type="log", title="radius t", tickvals=list(radii))
-    figure.update_yaxes(type="log", title="normal share of energy", exponentformat="power", dtick=1)
+    figure.update_yaxes(type="log", title="normal share of energy", exponentformat="none", dtick=1)
     return figure
 
 
@@ -162,7 +162,7 @@ def slope_figure(
         )
     _finish(figure, height=440)
     figure.update_xaxes(type="log", title="tangent amplitude", tickvals=list(radii))
-    figure.update_yaxes(type="log", title="normal amplitude", exponentformat="power", dtick=1)
+    figure.update_yaxes(type="log", title="normal amplitude", exponentformat="none", dtick=1)
     return figure
 
 
@@ -198,7 +198,7 @@ def concentration_figure(
             )
     _finish(figure, height=440, top=40)
     figure.update_xaxes(title="concentration a")
-    figure.update_yaxes(type="log", exponentformat="power", dtick=1)
+    figure.update_yaxes(type="log", exponentformat="none", dtick=1)
     figure.update_yaxes(title="normal share of energy", col=1)
     return figure
 
@@ -287,7 +287,7 @@ def _style(index: int) -> dict[str, Any]:
 def _finish(figure: go.Figure, *, height: int, top: int = 16) -> go.Figure:
     finish(figure, height=height)
     figure.update_layout(margin_t=top)
-    return figure.update_yaxes(title_standoff=18)
+    return figure.update_yaxes(title_standoff=26)
 
 
 def _some(manifolds: Mapping[str, KnownManifold] | None) -> Mapping[str, KnownManifold]:
