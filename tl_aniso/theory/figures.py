@@ -8,15 +8,23 @@ import plotly.graph_objects as go
 import torch
 from plotly.subplots import make_subplots
 
-from tl_aniso.errors import TlAnisoError
 from tl_aniso.theory.concentration import neighbour_share
 from tl_aniso.theory.density import Density
+from tl_aniso.theory.drawing import (
+    curve_style,
+    drawn_share,
+    example_manifolds,
+    finish_theory,
+    line_and_marks,
+    parts,
+    some_manifolds,
+)
 from tl_aniso.theory.gradients import Errors, counterexample, gradient_moments, gradient_rows
 from tl_aniso.theory.known import KnownManifold
 from tl_aniso.theory.manifold import Sample
 from tl_aniso.theory.quadratic import Paraboloid
-from tl_aniso.theory.round import Cylinder, Sphere, Veronese
-from tl_aniso.viz.style import COLOURS, finish, line_style, plain
+from tl_aniso.theory.round import Sphere
+from tl_aniso.viz.style import COLOURS
 
 __all__ = [
     "concentration_figure",
@@ -27,21 +35,6 @@ __all__ = [
     "share_figure",
     "slope_figure",
 ]
-
-
-def example_manifolds() -> dict[str, KnownManifold]:
-    """The manifolds that the figures show by default, under the names of their legends.
-
-    Example:
-        >>> list(example_manifolds())
-        ['Veronese surface', 'sphere', 'saddle', 'cylinder']
-    """
-    return {
-        "Veronese surface": Veronese(1.0, d=8),
-        "sphere": Sphere(1.0, k=2, d=8),
-        "saddle": Paraboloid((1.0, -1.0), d=8),
-        "cylinder": Cylinder(1.0, k=2, d=8),
-    }
 
 
 def parts_figure(t: float = 0.8) -> go.Figure:
@@ -74,7 +67,7 @@ def parts_figure(t: float = 0.8) -> go.Figure:
     )
     figure.add_annotation(x=0, y=0, text="base point", showarrow=False, yshift=-16)
     figure.add_annotation(x=x, y=y, text="x(u)", showarrow=False, xshift=-22, yshift=8)
-    _finish(figure, height=360)
+    finish_theory(figure, height=360)
     figure.update_yaxes(scaleanchor="x", range=[-0.2, 0.8], title="along the normal")
     figure.update_xaxes(title="along the tangent line", range=[-1.25, 1.25])
     return figure
@@ -104,11 +97,11 @@ def share_figure(
     """
     figure = go.Figure()
     lines = np.geomspace(min(radii), max(radii), 60)
-    for index, (name, manifold) in enumerate(_some(manifolds).items()):
+    for index, (name, manifold) in enumerate(some_manifolds(manifolds).items()):
         closed = [manifold.visible_share(float(r), density, centred=centred) for r in lines]
-        drawn = [_drawn_share(manifold, r, density, centred, n, seed) for r in radii]
-        _line_and_marks(figure, index, name, (lines, closed), (radii, drawn))
-    _finish(figure, height=440)
+        drawn = [drawn_share(manifold, r, density, centred, n, seed) for r in radii]
+        line_and_marks(figure, index, name, (lines, closed), (radii, drawn))
+    finish_theory(figure, height=440)
     figure.update_xaxes(type="log", title="radius t", tickvals=list(radii))
     figure.update_yaxes(type="log", title="normal share of energy", exponentformat="none", dtick=1)
     return figure
@@ -154,13 +147,13 @@ def slope_figure(
         for r in radii:
             generator = torch.Generator().manual_seed(seed)
             points = manifold.sample(n, radius=r, density="shell", generator=generator, **options).points
-            drawn.append([float(part.square().sum(1).mean().sqrt()) for part in _parts(points, manifold.k)])
-        style = _style(index)
+            drawn.append([float(part.square().sum(1).mean().sqrt()) for part in parts(points, manifold.k)])
+        style = curve_style(index)
         figure.add_scatter(x=closed[0], y=closed[1], name=name, mode="lines", line=style["line"])
         figure.add_scatter(
             x=[x for x, _ in drawn], y=[y for _, y in drawn], mode="markers", marker=style["marker"], showlegend=False
         )
-    _finish(figure, height=440)
+    finish_theory(figure, height=440)
     figure.update_xaxes(type="log", title="tangent amplitude", tickvals=list(radii))
     figure.update_yaxes(type="log", title="normal amplitude", exponentformat="none", dtick=1)
     return figure
@@ -190,13 +183,13 @@ def concentration_figure(
     figure = make_subplots(rows=1, cols=2, shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.04)
     lines = np.linspace(min(concentrations), max(concentrations), 60)
     for column, centred in enumerate((False, True), start=1):
-        for index, (name, manifold) in enumerate(_some(manifolds).items()):
+        for index, (name, manifold) in enumerate(some_manifolds(manifolds).items()):
             closed = [manifold.visible_share(radius, float(a), centred=centred) for a in lines]
-            drawn = [_drawn_share(manifold, radius, a, centred, n, seed) for a in concentrations]
-            _line_and_marks(
+            drawn = [drawn_share(manifold, radius, a, centred, n, seed) for a in concentrations]
+            line_and_marks(
                 figure, index, name, (lines, closed), (concentrations, drawn), legend=column == 1, row=1, col=column
             )
-    _finish(figure, height=440, top=40)
+    finish_theory(figure, height=440, top=40)
     figure.update_xaxes(title="concentration a")
     figure.update_yaxes(type="log", exponentformat="none", dtick=1)
     figure.update_yaxes(title="normal share of energy", col=1)
@@ -226,8 +219,8 @@ def neighbours_figure(
         form *= (0.1 / neighbour_share(form, neighbours, neighbours, 1.0)) ** 0.5
         shares = [neighbour_share(form, int(n), neighbours, 1.0) for n in counts]
         name = f"k = {k}" + (": falls as 1/n²" if k == 1 else ": as 1/n" if k == 2 else f": as 1/n<sup>{2 / k:g}</sup>")
-        figure.add_scatter(x=counts.tolist(), y=shares, name=name, mode="lines", line=_style(index)["line"])
-    _finish(figure, height=420)
+        figure.add_scatter(x=counts.tolist(), y=shares, name=name, mode="lines", line=curve_style(index)["line"])
+    finish_theory(figure, height=420)
     figure.update_xaxes(type="log", title="points in the ball", exponentformat="power", dtick=1)
     figure.update_yaxes(type="log", title=f"normal share of the {neighbours} nearest", exponentformat="power", dtick=2)
     return figure
@@ -258,7 +251,7 @@ def crossing_figure(
             sample: Sample = parabola.sample(int(n) * trials, radius=t, generator=generator)
             energy = gradient_rows(sample, Errors(), generator).reshape(trials, int(n), 2).sum(1).square().mean(0)
             drawn.append(float(energy[1] / energy[0]))
-        style, name = _style(index), f"t = {t:g}"
+        style, name = curve_style(index), f"t = {t:g}"
         ratios = [moments.summed(float(n)).ratio for n in lines]
         figure.add_scatter(x=lines * t**2, y=ratios, name=name, mode="lines", line=style["line"])
         figure.add_scatter(x=counts * np.array(t**2), y=drawn, mode="markers", marker=style["marker"], showlegend=False)
@@ -266,7 +259,7 @@ def crossing_figure(
         figure.add_scatter(
             x=[lines[0] * t**2, 60.0], y=[moments.row.ratio] * 2, mode="lines", line=dots, showlegend=False
         )
-    _finish(figure, height=460)
+    finish_theory(figure, height=460)
     figure.add_hline(y=1.0, line={"color": "#808080", "width": 1.5})
     figure.add_vline(x=3.0, line={"color": "#808080", "width": 1.5, "dash": "dash"})
     figure.add_annotation(
@@ -275,79 +268,3 @@ def crossing_figure(
     figure.update_xaxes(type="log", title="N t²", exponentformat="power", dtick=1)
     figure.update_yaxes(type="log", title="normal over tangent energy of the sum", exponentformat="power", dtick=1)
     return figure
-
-
-def _style(index: int) -> dict[str, Any]:
-    style = line_style(index)
-    # Plotly leaves out points of a line that it takes for straight, which shows as corners.
-    style["line"]["simplify"] = False
-    return style
-
-
-def _finish(figure: go.Figure, *, height: int, top: int = 16) -> go.Figure:
-    finish(figure, height=height)
-    figure.update_layout(margin_t=top)
-    return figure.update_yaxes(title_standoff=26)
-
-
-def _some(manifolds: Mapping[str, KnownManifold] | None) -> Mapping[str, KnownManifold]:
-    if manifolds is None:
-        return example_manifolds()
-    if not manifolds:
-        raise TlAnisoError("there are no manifolds to draw")
-    return manifolds
-
-
-def _parts(points: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return points[:, :k], points[:, k:]
-
-
-def _drawn_share(
-    manifold: KnownManifold, radius: float, density: Density, centred: bool, n: int, seed: int
-) -> tuple[float, float]:
-    """The share of a sample and half of its 95% interval, of the linearised ratio; the mean removed counts as known."""
-    generator = torch.Generator().manual_seed(seed)
-    tangent, normal = _parts(manifold.sample(n, radius=radius, density=density, generator=generator).points, manifold.k)
-    if centred:
-        normal = normal - normal.mean(0)
-    bent, flat = normal.square().sum(1), tangent.square().sum(1)
-    share = bent.sum() / (bent.sum() + flat.sum())
-    error = (bent - share * (bent + flat)).std() / (bent + flat).mean() / n**0.5
-    return float(share), 1.96 * float(error)
-
-
-def _line_and_marks(
-    figure: go.Figure,
-    index: int,
-    name: str,
-    closed: tuple[Any, Any],
-    drawn: tuple[Sequence[float], Sequence[tuple[float, float]]],
-    *,
-    legend: bool = True,
-    **where: Any,
-) -> None:
-    """A closed form and its samples in one colour; nothing where no share is left (a centred spherical shell)."""
-    style, label = _style(index), plain(name)
-    shown = [value if value > 1e-12 else None for value in closed[1]]
-    figure.add_scatter(
-        x=list(closed[0]),
-        y=shown,
-        name=label,
-        mode="lines",
-        line=style["line"],
-        legendgroup=label,
-        showlegend=legend,
-        **where,
-    )
-    kept = [(x, *mark) for x, mark in zip(drawn[0], drawn[1], strict=True) if mark[0] > 1e-12]
-    figure.add_scatter(
-        x=[x for x, _, _ in kept],
-        y=[y for _, y, _ in kept],
-        error_y={"array": [e for _, _, e in kept], "width": 3},
-        name=label,
-        mode="markers",
-        marker=style["marker"],
-        legendgroup=label,
-        showlegend=False,
-        **where,
-    )
