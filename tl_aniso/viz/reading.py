@@ -177,8 +177,10 @@ def _concentration(means: Any, panel: str, steps: dict[str, float]) -> Finding:
 
 def _last_early(frame: Any) -> float | None:
     """The last step that the frame itself calls early; None where it names no phases."""
-    early = frame.loc[frame["phase"] == "early", "step"] if "phase" in frame else ()
-    return float(early.max()) if len(early) and frame["phase"].eq("late").any() else None
+    if "phase" not in frame or not frame["phase"].eq("late").any():
+        return None
+    early = frame.loc[frame["phase"] == "early", "step"]
+    return float(early.max()) if len(early) else None
 
 
 def _course(means: Any, steps: dict[str, float], last_early: float | None) -> Finding:
