@@ -75,12 +75,9 @@ class Outline:
         return self._fitted(model) + len(model.chosen) + (UNTRAINED in self.config.all_controls)
 
     def memory(self, model: ModelOutline) -> int | None:
-        """Most bytes at once: a model with its sums, or the sums that planes are fitted on; None where unknown."""
+        """Most bytes at once: a model with its sums; None where unknown. Planes are fitted site by site."""
         found = model.estimate
-        if found is None:
-            return None
-        pooled = max(len(model.early), len(model.late) if self.config.late_fitted else 0)
-        return max(found.running_bytes + max(found.fit_bytes, found.measure_bytes), pooled * found.fit_bytes)
+        return None if found is None else found.running_bytes + max(found.fit_bytes, found.measure_bytes)
 
     def disk(self, model: ModelOutline) -> int | None:
         """Bytes of a model's captures; None where unknown."""
