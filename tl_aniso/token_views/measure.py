@@ -81,9 +81,9 @@ def token_shares(
         >>> model = LlamaForCausalLM(config)
         >>> documents = torch.randint(3, 40, (20, 24), generator=torch.Generator().manual_seed(0))
         >>> proxies = fit_tangent_proxies(capture(model, documents, gradients=(), progress=False), rank=2)
-        >>> shares = token_shares(model, documents[:1], proxies, sites="blocks.*.attn.W_Q", progress=False)
+        >>> shares = token_shares(model, documents[:1], proxies, sites="blocks.*.attn.W_V", progress=False)
         >>> len(shares), [series.place for series in shares.series], shares.series[0].n_missing()
-        (24, ['attn.W_Q'], 2)
+        (24, ['attn.W_V'], 2)
     """
     if not isinstance(proxies, TangentProxies):
         raise TlAnisoError(f"proxies must be TangentProxies, as fit_tangent_proxies returns them, got {proxies!r}")
