@@ -105,6 +105,10 @@ def test_selectors_change_quantity_colouring_and_text(page: Any, tmp_path: Path)
     page.get_by_label("Show").select_option(label="weight gradient · mlp.W_in")
     assert "its energy and not its share" in page.locator(".tl-tokens").inner_text()
     share = colours(page)
+    page.get_by_label("Scale").select_option(label="of all layers")
+    assert max(int(name.split()[0][1:]) for name in colours(page) if name.startswith("q")) < 64
+    largest = np.nanmax(np.stack(list(shares.series[2].share.values())))
+    assert page.locator(".tl-ends").inner_text().split()[-1] == f"{largest:.4f}"
     page.get_by_label("Colour by").select_option(index=1)
     assert colours(page) != share
     page.locator(".tl-controls label", has_text="Text").locator("select").select_option(index=1)

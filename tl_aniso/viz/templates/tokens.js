@@ -37,19 +37,23 @@
       series.share = series.share.map(words);
       series.energy = series.energy.map(words);
       series.sink = bytes(series.sink);
-      let most = 0;
-      for (const codes of series.share) for (const code of codes) if (code !== MISSING && code > most) most = code;
-      series.top = Math.max(1, most);
+      // Few large shares would leave the rest dark: a layer's scale ends where 2% of its values lie beyond.
+      const all = series.layers.map((_, l) => series.share.flatMap((codes) => [...codes.subarray(l * n, (l + 1) * n)])
+        .filter((code) => code !== MISSING).sort((a, b) => a - b));
+      series.tops = all.map((codes) => Math.max(1, codes[Math.ceil(0.98 * codes.length) - 1] || 1));
+      series.beyond = all.map((codes, l) => codes.length > 0 && codes[codes.length - 1] > series.tops[l]);
+      series.most = Math.max(1, ...all.map((codes) => codes[codes.length - 1] || 1));
     }
     const power = (code) => low + (code / MOST) * (high - low);
     let series = Math.max(0, data.series.findIndex((s) => s.labels.length > 1));
-    let layer = 0, mode = 0, piece = 0, current = -1;
+    let layer = 0, mode = 0, piece = 0, whole = 0, current = -1;
     let spans = [], drawn = [];
 
     // -- elements --------------------------------------------------------------------------------------------
     const controls = make("div", "tl-controls");
     const [seriesBox, seriesChoice] = chooser("Show", data.series.map((s) => `${s.quantity} · ${s.place}`));
     const [modeBox, modeChoice] = chooser("Colour by", ["tangent share", "energy, of the mean"]);
+    const [wholeBox, wholeChoice] = chooser("Scale", ["of this layer", "of all layers"]);
     const [pieceBox, pieceChoice] = chooser(
       "Text", data.pieces.map((p, i) => `${i + 1} of ${data.pieces.length} (${(p.stop - p.start).toLocaleString("en")} tokens)`));
     const layerBox = make("label"), slider = make("input"), told = make("output");
@@ -58,7 +62,7 @@
     pieceBox.hidden = data.pieces.length < 2;
     seriesBox.hidden = data.series.length < 2;
     seriesChoice.value = series;
-    controls.append(seriesBox, modeBox, layerBox, pieceBox);
+    controls.append(seriesBox, modeBox, layerBox, wholeBox, pieceBox);
 
     const legend = make("div", "tl-legend"), scale = make("div", "tl-scale"), bar = make("div", "tl-bar");
     const tick = make("span", "tl-tick"), ends = make("div", "tl-ends"), lowest = make("span"), highest = make("span");
@@ -93,10 +97,11 @@
 
     // -- values ----------------------------------------------------------------------------------------------
     const here = () => data.series[series];
+    const top = () => (whole ? here().most : here().tops[layer]);
     const code = (slot, i) => (mode ? here().energy : here().share)[slot][layer * n + i];
     const sinkAt = (i) => (here().sink[layer * here().stride + (i >> 3)] >> (i & 7)) & 1;
     const stepOf = (value) => {
-      const place = mode ? (power(value) + 2) / 4 : value / here().top;
+      const place = mode ? (power(value) + 2) / 4 : value / top();
       return Math.max(0, Math.min(STEPS - 1, Math.floor(place * STEPS)));
     };
 
@@ -158,9 +163,10 @@
         slot.text.setAttribute("aria-label", `${slot.heading.textContent}: text of ${spans[k].length} tokens`);
       });
       missingKey.lastChild.textContent = `no value (${missingHere})`;
-      const most = s.top / MOST, chance = s.chance[layer];
+      wholeBox.hidden = mode === 1;
+      const most = top() / MOST, chance = s.chance[layer];
       lowest.textContent = mode ? "0.01 × mean or less" : "0";
-      highest.textContent = mode ? "100 × or more" : share(most);
+      highest.textContent = mode ? "100 × or more" : share(most) + (!whole && s.beyond[layer] ? " or more" : "");
       tick.hidden = mode === 0 && chance > most;
       const place = mode ? 0.5 : chance / most;
       tick.style.left = `${100 * place}%`;
@@ -221,6 +227,7 @@
     });
     seriesChoice.addEventListener("change", () => { series = Number(seriesChoice.value); paint(); });
     modeChoice.addEventListener("change", () => { mode = Number(modeChoice.value); paint(); });
+    wholeChoice.addEventListener("change", () => { whole = Number(wholeChoice.value); paint(); });
     pieceChoice.addEventListener("change", () => { piece = Number(pieceChoice.value); build(); paint(); });
     for (const [k, slot] of slots.entries()) {
       slot.text.addEventListener("pointerover", (event) => {
