@@ -1,4 +1,4 @@
-"""Links of the repository as links within the site, so that neither a page nor a reader of the sources meets a dead one."""
+"""Links of the repository as links within the site, so that neither its pages nor the sources hold a dead one."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The navigation: known pages in their order, and every other page of docs/ behind them, so that a new one is never lost."""
+"""The navigation: known pages in their order, every other page of docs/ behind them: a new one is never lost."""
 
 import re
 from pathlib import Path
