@@ -105,7 +105,7 @@ test-experiments: $(READY)
 test-all: test test-real test-hooked test-ray
 	$(TEST_ENV) $(PYTEST) -n $(JOBS) -m 'slow and not real and not hooked and not ray' $(TEST_ARGS) || { status=$$?; test $$status -eq 5 || exit $$status; }
 
-# Strict: a link that leads nowhere, and a tutorial that fails, end the build.
+# Strict: a link that leads nowhere, and a tutorial that fails, end the build. DOCS_RUN=0 leaves tutorials without outputs.
 docs: $(READY)
 	$(TEST_ENV) NO_MKDOCS_2_WARNING=1 $(call limit,600) $(BIN)/python -m mkdocs build --strict --quiet
 	@echo 'Wrote site/index.html'

@@ -20,7 +20,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what is made: the README and the changelog, the reference, tutorials, and whatever else pages link to."""
     made: dict[str, str | bytes] = {}
     for source, target in PAGES.items():
-        made[target] = links.moved((ROOT / source).read_text(encoding="utf-8"), Path(source), PAGES)
+        text = links.moved((ROOT / source).read_text(encoding="utf-8"), Path(source), PAGES)
+        made[target] = text.replace("# tl_aniso\n", "# Handbook\n", 1)  # the home page has that name
     made.update(reference.pages(ROOT))
     made.update(notebooks.pages(ROOT))
     texts = {Path("docs", file.src_uri): file.content_string for file in files.documentation_pages()}

@@ -12,7 +12,7 @@ _SECTIONS = {
     "Tutorials": ("tutorials/*",),
     "Method": ("method.md", "theory.md", "frequency.md", "local_geometry.md", "claims.md", "promises.md"),
     "Guides": ("study.md", "models.md", "corpus.md", "token_views.md", "gallery.md", "design.md"),
-    "API reference": ("reference/index.md", "reference/*"),
+    "API reference": ("reference/index.md", "reference/tl_aniso.md", "reference/*"),
     "Changes": ("changelog.md",),
 }
 _TITLES = {"handbook.md": "Handbook", "for_transformerlens_users.md": "For users of TransformerLens"}
