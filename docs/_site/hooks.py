@@ -8,6 +8,7 @@ import navigation
 import notebooks
 import reference
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -39,3 +40,11 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if page.file.generated_by is not None:
         return markdown
     return links.moved(markdown, Path("docs", source), PAGES)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Nothing may be fetched from elsewhere when a page is opened."""
+    for path in Path(config.site_dir).rglob("*.html"):
+        outside = links.fetched(path.read_text(encoding="utf-8"))
+        if outside:
+            raise PluginError(f"{path.name} would fetch {', '.join(outside)}; put a copy into docs/assets/")

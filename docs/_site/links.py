@@ -5,11 +5,21 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-__all__ = ["linked_files", "moved", "relative_links"]
+__all__ = ["fetched", "linked_files", "moved", "relative_links"]
 
 _LINK = re.compile(r"(?<!!)(\[[^\]\n]*\]\()([^)\s]+)(\))")
 _FENCE = re.compile(r"(?ms)^(```|~~~).*?^\1[ \t]*$")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".txt": "text", ".json": "json", ".toml": "toml", ".cff": "yaml"}
+
+
+def fetched(html: str) -> list[str]:
+    """Addresses on the network that a page would fetch by itself: scripts, styles, fonts, images, frames."""
+    tags = re.findall(r"<(?:script|link|img|iframe|source|video|audio)\b[^>]*>", html)
+    found = [
+        url for tag in tags for url in re.findall(r"""\b(?:src|href|srcset)=["']?((?:https?:)?//[^"'\s>]+)""", tag)
+    ]
+    styles = "".join(re.findall(r"(?s)<style.*?</style>", html))
+    return found + re.findall(r"""(?:url\(|@import)\s*["']?((?:https?:)?//[^"')\s]+)""", styles)
 
 
 def relative_links(markdown: str) -> Iterator[str]:

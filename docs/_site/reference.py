@@ -43,7 +43,13 @@ def pages(root: Path) -> dict[str, str]:
 def _page(module: griffe.Module, shown: dict[str, str]) -> str:
     """One module's page; a name that stands on an earlier page is a link to it."""
     lines = [f"# {module.path}", "", f"::: {module.path}"]
-    lines += ["    options:", "      members: false", "      show_root_heading: false", "      show_root_toc_entry: false", ""]
+    lines += [
+        "    options:",
+        "      members: false",
+        "      show_root_heading: false",
+        "      show_root_toc_entry: false",
+        "",
+    ]
     elsewhere = []
     for name in _names(module):
         home = module[name].canonical_path  # where it is defined, however many modules hand it on

@@ -18,12 +18,14 @@ function paint(place) {
 
 const drawn = places.map((place) => {
   const figure = JSON.parse(place.querySelector("script").textContent);
-  const config = { ...figure.config, responsive: true, displaylogo: false, displayModeBar: false };
+  const config = { ...figure.config, displaylogo: false, displayModeBar: false };
   delete config.plotlyServerURL;
   return Plotly.newPlot(place, figure.data, figure.layout, config).then(() => paint(place));
 });
 
 Promise.all(drawn).then(() => {
   const repaint = () => places.forEach(paint);
+  const fit = new ResizeObserver((seen) => seen.forEach(({ target }) => Plotly.Plots.resize(target)));
+  places.forEach((place) => fit.observe(place));
   new MutationObserver(repaint).observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
 });

@@ -74,6 +74,19 @@ def test_nothing_is_asked_of_the_network():
         assert not re.search(r"""(src|href|url|import|fetch)[\s("'=:]+https?://""", asset.read_text(encoding="utf-8"))
 
 
+def test_what_a_page_would_fetch_is_found(site):
+    fetched = site["links"].fetched
+    assert fetched('<script src="https://a.org/x.js"></script><link rel="stylesheet" href="//b.org/y.css">') == [
+        "https://a.org/x.js",
+        "//b.org/y.css",
+    ]
+    assert fetched("<style>@import 'https://c.org/z.css'; a { src: url(https://d.org/f.woff) }</style>") == [
+        "https://c.org/z.css",
+        "https://d.org/f.woff",
+    ]
+    assert not fetched('<a href="https://arxiv.org/abs/2604.08764">paper</a><script src="assets/x.js"></script>')
+
+
 def test_every_public_name_is_in_the_reference(made):
     for name in tl_aniso.__all__:
         assert f"\n::: tl_aniso.{name}\n" in made["reference/tl_aniso.md"]
