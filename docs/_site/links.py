@@ -19,7 +19,7 @@ def fetched(html: str) -> list[str]:
         url for tag in tags for url in re.findall(r"""\b(?:src|href|srcset)=["']?((?:https?:)?//[^"'\s>]+)""", tag)
     ]
     styles = "".join(re.findall(r"(?s)<style.*?</style>", html))
-    return found + re.findall(r"""(?:url\(|@import)\s*["']?((?:https?:)?//[^"')\s]+)""", styles)
+    return found + re.findall(rf"""(?:url\(|@import)\s*["']?{address}""", styles)
 
 
 def relative_links(markdown: str) -> Iterator[str]:
