@@ -14,12 +14,11 @@ _LANGUAGES = {".py": "python", ".yaml": "yaml", ".txt": "text", ".json": "json",
 
 def fetched(html: str) -> list[str]:
     """Addresses on the network that a page would fetch by itself: scripts, styles, fonts, images, frames."""
+    address = r"((?:https?:)?//[^\"'\s>)]+)"
     tags = re.findall(r"<(?:script|link|img|iframe|source|video|audio)\b[^>]*>", html)
-    found = [
-        url for tag in tags for url in re.findall(r"""\b(?:src|href|srcset)=["']?((?:https?:)?//[^"'\s>]+)""", tag)
-    ]
+    found = [url for tag in tags for url in re.findall(rf"\b(?:src|href|srcset)=[\"']?{address}", tag)]
     styles = "".join(re.findall(r"(?s)<style.*?</style>", html))
-    return found + re.findall(rf"""(?:url\(|@import)\s*["']?{address}""", styles)
+    return found + re.findall(rf"(?:url\(|@import)\s*[\"']?{address}", styles)
 
 
 def relative_links(markdown: str) -> Iterator[str]:
