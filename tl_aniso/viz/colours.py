@@ -7,7 +7,7 @@ import numpy as np
 __all__ = ["COLOURS", "DIVERGING", "MISSING", "SEQUENTIAL", "SOFT", "faint", "map_colours"]
 
 # Found by a search from the colours of Okabe and Ito: a contrast of 3 or more on white as well as on near-black, any
-# two at least 14 apart (CIE 1976) as deuteranopes and protanopes see them, the first six 19. Hue alone never
+# two at least 13 apart (CIE 1976) as deuteranopes and protanopes see them, the first six 19. Hue alone never
 # carries a meaning: every curve has a marker and a dash of its own.
 COLOURS = (
     *("#1591f6", "#f55900", "#2a734d", "#ce57b6", "#985622", "#9e8c8a", "#119ed1", "#82578c"),

@@ -103,9 +103,7 @@ def _spec(figure: Any, target: Path, look: Look) -> tuple[dict[str, Any], dict[s
         raise TlAnisoError("height_mm needs width_mm")
     ink, paper = PAPERS[look.theme]
     drawn = go.Figure(figure)
-    drawn.update_layout(
-        paper_bgcolor=paper, font={"color": ink, "family": _FONTS}, title={"font": {"color": ink}}
-    )
+    drawn.update_layout(paper_bgcolor=paper, font={"color": ink, "family": _FONTS}, title={"font": {"color": ink}})
     drawn.layout.updatemenus = None
     for index, trace in enumerate(drawn.data):
         trace.uid = f"{index}"

@@ -103,20 +103,23 @@ _COUNTED = {"holds": "hold", "does not hold": "do not", "not testable": "not tes
 
 
 def _panels(verdicts: pd.DataFrame, tests: pd.DataFrame) -> list[_Panel]:
-    """Rows by scale; what has no scale of its own goes where the same claim and quantity, or that quantity, has its."""
+    """Every verdict on the panel of its scale; one without goes where the same claim, or quantity, has its others."""
     own = verdicts.assign(scale=verdicts["scale"].where(verdicts["scale"].isin(list(_TITLES))))
-    by_row = own.groupby(_KEYS, sort=False)["scale"].agg(lambda scales: next(iter(scales.dropna()), None))
-    by_claim = own.dropna(subset=["scale"]).groupby(["claim", "quantity"])["scale"].first()
-    scales = {}
-    for key, scale in by_row.items():
-        claim, quantity, _, _ = key
-        usual = "ratio" if quantity == "energy" else "difference"
-        scales[key] = scale if isinstance(scale, str) else by_claim.get((claim, quantity), usual)
+    known = own.dropna(subset=["scale"])
+    by_row = known.groupby(_KEYS, dropna=False)["scale"].first()
+    by_claim = known.groupby(["claim", "quantity"])["scale"].first()
+    scales = []
+    for *key, scale in own[[*_KEYS, "scale"]].itertuples(index=False):
+        usual = "ratio" if key[1] == "energy" else "difference"
+        near = by_row.get(tuple(key), by_claim.get((key[0], key[1]), usual))
+        scales.append(scale if isinstance(scale, str) else near)
+    own["scale"] = scales
     panels = []
     for scale in _TITLES:
-        keys = [key for key, found in scales.items() if found == scale]
-        if keys:
-            panels.append(_Panel(scale, keys, _of(own, keys), _of(tests, keys)))
+        mine = own[own["scale"] == scale]
+        if len(mine):
+            keys = [tuple(key) for key in mine[_KEYS].drop_duplicates().to_numpy().tolist()]
+            panels.append(_Panel(scale, keys, mine, _of(tests[tests["scale"] == scale], keys)))
     return panels
 
 
@@ -127,15 +130,8 @@ def _of(frame: pd.DataFrame, keys: list[tuple[Any, ...]]) -> pd.DataFrame:
 
 def _draw(figure: go.Figure, panel: _Panel, at: int, named: set[str]) -> None:
     places = {key: len(panel.rows) - index for index, key in enumerate(panel.rows)}
-    # A verdict may hang on a test of another scale than its claim's other one; such numbers do not share an axis.
-    fits = panel.verdicts["scale"] == panel.scale
-    verdicts = panel.verdicts.assign(
-        effect=panel.verdicts["effect"].where(fits),
-        ci_low=panel.verdicts["ci_low"].where(fits),
-        ci_high=panel.verdicts["ci_high"].where(fits),
-        threshold=panel.verdicts["threshold"].where(fits),
-    )
-    tests = panel.tests[(panel.tests["scale"] == panel.scale) & np.isfinite(panel.tests["effect"].astype(float))]
+    verdicts = panel.verdicts
+    tests = panel.tests[np.isfinite(panel.tests["effect"].astype(float))]
     low, high, axis = _range(panel.scale, verdicts, tests)
     figure.add_trace(_tests(tests, places, "every control's test" not in named), row=at, col=1)
     named.add("every control's test")

@@ -55,7 +55,7 @@ def frequency_scatter(frame: Any) -> go.Figure:
     if frame.empty:
         raise UndefinedMeasureError("the frame holds no token types")
     tables = list(frame.groupby(["site", "table"], sort=False, dropna=False))
-    figure = make_subplots(rows=1, cols=2, subplot_titles=["", ""], horizontal_spacing=0.1)
+    figure = make_subplots(rows=1, cols=2, subplot_titles=[" ", " "], horizontal_spacing=0.1)
     labels: list[str] = []
     titles: list[list[str]] = []
     for (site, table), rows in tables:
