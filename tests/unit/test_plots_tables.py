@@ -42,11 +42,9 @@ def test_forest_has_every_verdict_once_with_its_effect_interval_and_threshold(ta
     shapes = {"holds": "circle", "does not hold": "x", "not testable": "diamond"}
     checked = 0
     for row in frame.to_dict("records"):
-        what = (
-            "weight gradients"
-            if row["quantity"] == "isotropy" and row["gradient"] == "weight"
-            else about[row["gradient"]]
-        )
+        what = about[row["gradient"]]
+        if row["quantity"] == "isotropy":
+            what = f"IsoScore* of {what.replace('weights', 'weight gradients')}"
         model = row["model"].replace("<", "&lt;").replace(">", "&gt;")
         kind, opening = kinds[row["kind"]]
         label = f"{row['claim']} · {model} · {what}"

@@ -89,7 +89,7 @@ def band(part: Any, x: str) -> list[go.Scatter]:
     ]
 
 
-def area(x: list[Any], low: Any, high: Any, colour: str, share: float = 0.18, **options: Any) -> go.Scatter:
+def area(x: list[Any], low: Any, high: Any, colour: str, *, is_main: bool = True, **options: Any) -> go.Scatter:
     """A band as one trace: a closed outline for every run of neighbours whose ends are known, with gaps between.
 
     A run of one point is a stroke from its lower to its upper end.
@@ -99,7 +99,7 @@ def area(x: list[Any], low: Any, high: Any, colour: str, share: float = 0.18, **
         low: lower ends; not finite where unknown.
         high: upper ends.
         colour: one of `tl_aniso.viz.colours.COLOURS`.
-        share: opacity of the fill.
+        is_main: with an outline and a stronger fill; bands of many controls lie over each other and have neither.
         **options: of `plotly.graph_objects.Scatter`.
 
     Raises:
@@ -136,9 +136,9 @@ def area(x: list[Any], low: Any, high: Any, colour: str, share: float = 0.18, **
         x=across,
         y=along,
         mode="lines",
-        line={"color": faint(colour, 0.5), "width": 1},
+        line={"color": faint(colour, 0.5), "width": 1 if is_main else 0},
         fill="toself",
-        fillcolor=faint(colour, share),
+        fillcolor=faint(colour, 0.25 if is_main else 0.1),
         hoverinfo="skip",
         **options,
     )

@@ -6,8 +6,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tl_aniso.viz.axes import log_axis, need_steps, only_step, with_place, x_axis
+from tl_aniso.viz.plots.choice import add_choice
 from tl_aniso.viz.plots.curves import curve, most_missing, single_sites
-from tl_aniso.viz.style import finish, line_style, panel_menu
+from tl_aniso.viz.style import finish, line_style
 from tl_aniso.viz.tables import QUANTITIES, averaged, controls_of, energy_values, panels_of
 
 __all__ = ["energy_by_layer", "energy_by_step"]
@@ -58,7 +59,7 @@ def _energy(values: Any, x: str, x_name: str, *, sites: bool) -> go.Figure:
     shown = [name for name in QUANTITIES if name in set(values["quantity"])]
     heights = [0.5, 0.25, 0.25] if len(shown) == 3 else None
     figure = make_subplots(len(shown), 1, shared_xaxes=True, vertical_spacing=0.05, row_heights=heights)
-    owners = []
+    owners: list[str] = []
     for panel in panels:
         for row, quantity in enumerate(shown, start=1):
             for index, control in enumerate(controls):
@@ -89,6 +90,5 @@ def _energy(values: Any, x: str, x_name: str, *, sites: bool) -> go.Figure:
             drawn = ["value", "low", "high"] if sites and quantity == "R" else ["value"]
             figure.update_yaxes(**log_axis(rows[drawn]), row=row, col=1)
             figure.add_hline(y=1, line={"color": "#808080", "width": 1, "dash": "dot"}, row=row, col=1)
-    updates = [[{"visible": [owner == panel for owner in owners]}, {}] for panel in panels]
-    figure.update_layout(updatemenus=panel_menu(panels, updates))
+    add_choice(figure, panels, [panels.index(owner) for owner in owners])
     return figure

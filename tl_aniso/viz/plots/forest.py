@@ -78,14 +78,16 @@ def claims_forest(table: ClaimsTable) -> go.Figure:
     panels = _panels(verdicts, table.controls)
     counts = [max(len(panel.rows), 2) + 1 for panel in panels]
     figure = make_subplots(
-        len(panels), 1, row_heights=counts, vertical_spacing=0.5 / sum(counts) * 3 if len(panels) > 1 else 0.0
+        len(panels), 1, row_heights=counts, vertical_spacing=2.0 / sum(counts) if len(panels) > 1 else 0.0
     )
     named: set[str] = set()
     for at, panel in enumerate(panels, start=1):
         _draw(figure, panel, at, named)
-    finish(figure, height=150 + 34 * sum(counts))
-    figure.update_yaxes(showgrid=False)
-    figure.update_layout(title={"text": plain(_title(verdicts)), "font": {"size": 14}}, margin={"t": 56, "b": 96})
+    finish(figure, height=180 + 36 * sum(counts))
+    figure.update_layout(
+        title={"text": _title(verdicts), "font": {"size": 13}, "x": 0.01, "y": 0.99, "yanchor": "top"},
+        margin={"t": 76, "b": 96},
+    )
     return figure
 
 
@@ -96,7 +98,9 @@ def _title(verdicts: pd.DataFrame) -> str:
         said = ", ".join(f"{counts.get(verdict, 0)} {word}" for verdict, word in _COUNTED.items())
         parts.append(f"{label}: {said}")
     bare = int((np.isfinite(verdicts["effect"]) & ~np.isfinite(verdicts["ci_low"])).sum())
-    return "; ".join(parts) + (f"; {bare} effects without an interval" if bare else "")
+    if bare:
+        parts.append(f"{bare} effects without an interval")
+    return "<br>".join(map(plain, parts))
 
 
 _COUNTED = {"holds": "hold", "does not hold": "do not", "not testable": "not testable"}
@@ -155,8 +159,8 @@ def _draw(figure: go.Figure, panel: _Panel, at: int, named: set[str]) -> None:
 def _label(key: tuple[Any, ...]) -> str:
     claim, quantity, model, gradient = (str(part) for part in key)
     about = _ABOUT.get(gradient, gradient)
-    if quantity == "isotropy" and gradient == "weight":
-        about = "weight gradients"
+    if quantity == "isotropy":
+        about = f"IsoScore* of {'weight gradients' if gradient == 'weight' else about}"
     return plain(f"{claim} · {model} · {about}")
 
 

@@ -145,7 +145,7 @@ def _traces(rows: pd.DataFrame, group: pd.DataFrame, names: list[str], named: se
                     means["low"],
                     means["high"],
                     colour,
-                    0.25 if index == 0 else 0.12,
+                    is_main=index == 0,
                     legendgroup=plain(name),
                     showlegend=False,
                     name=plain(f"band of {name}"),

@@ -1,5 +1,6 @@
 """Spectra before and after a plane is taken out."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,15 @@ def ablation_spectrum(frame: Any) -> go.Figure:
             owners.append(len(labels) - 1)
     finish(figure, height=460)
     add_choice(figure, labels, owners)
-    figure.update_xaxes(title_text="index of the eigenvalue (log)", type="log", dtick=1)
+    figure.update_xaxes(title_text="index of the eigenvalue (log)", **_index_axis(int(frame["d"].max())))
     figure.update_yaxes(title_text="share of the variance (log)", type="log", dtick=1, exponentformat="power")
     return figure
+
+
+def _index_axis(d: int) -> dict[str, Any]:
+    """A logarithmic axis from 1 to d."""
+    ticks = [digit * 10**power for power in range(len(str(d))) for digit in (1, 2, 5)]
+    return {"type": "log", "tickvals": ticks, "range": [-0.05, math.log10(d) + 0.05]}
 
 
 def _traces(rows: Any, rank: int, d: int) -> list[go.Scatter]:
@@ -81,17 +88,16 @@ def _traces(rows: Any, rank: int, d: int) -> list[go.Scatter]:
         numbers = np.where(numbers > 0, numbers, np.nan)
         at = [int(index) for index in part["index"]]
         style = line_style(_STYLES[series])
-        style["marker"] = {**style["marker"], "size": 4}
         curves.append(
             go.Scatter(
                 x=at,
                 y=listed(numbers),
                 name=series + missing_note(int(np.isnan(numbers).sum()), len(numbers)),
                 legendgroup=series,
-                mode="lines+markers" if d <= 64 else "lines",
+                mode="lines",
                 connectgaps=False,
                 hovertemplate=f"{series}, %{{x}}: %{{y:.3g}}<extra></extra>",
-                **style,
+                line=style["line"],
             )
         )
         if series == "without normal" and np.isfinite(part["low"]).any():

@@ -81,9 +81,9 @@ def _traces(rows: Any, quantities: list[str], controls: list[str]) -> Any:
             note = missing_note(int((mine["n_sites"] - mine["n_known"]).sum()), int(mine["n_sites"].sum()))
             colour = COLOURS[index % len(COLOURS)]
             if np.isfinite(part["low"]).any():
-                share = 0.25 if index == 0 else 0.12
+                is_main = control in ("none", "normal")
                 options = {"legendgroup": plain(control), "showlegend": False, "name": plain(f"band of {control}")}
-                yield area(xs(part["step"]), part["low"], part["high"], colour, share, **options), row
+                yield area(xs(part["step"]), part["low"], part["high"], colour, is_main=is_main, **options), row
             curves.append((_curve(part, control, index, note, control not in named), row))
             named.add(control)
     yield from curves
