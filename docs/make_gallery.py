@@ -126,7 +126,7 @@ def planted_types() -> pd.DataFrame:
 
 
 def planted_geometry() -> pd.DataFrame:
-    """Curvature that grows with depth above a flat surrogate, and gradients in local planes beside four controls."""
+    """Curvature that grows with depth above a flat surrogate, and gradients in local planes beside three controls."""
     rng = np.random.default_rng(2)
     common = {"model": "planted model", "family": "", "objective": "causal", "revision": "", "step": 1000.0}
     common |= {"scope": "within", "variant": "", "seed": 0, "notes": ""}
@@ -155,7 +155,7 @@ def planted_geometry() -> pd.DataFrame:
             add("curvature_slope", slope, 0.12, "gaussian_surrogate", 1.02 + rng.normal(0, 0.02), group=group)
             add("visible_share", share, 0.02, "gaussian_surrogate", 0.08 + 0.004 * layer, group=group)
         energy = 0.18 + 0.02 * layer
-        for control, other in (("gaussian_surrogate", 0.12), ("other_type", 0.15), ("size_matched", 0.17)):
+        for control, other in (("gaussian_surrogate", 0.12), ("other_type", 0.15)):
             add("local_energy_share", energy, 0.02, control, other, gradient="activation")
             ratio = energy / (1 - energy) / (other / (1 - other))
             add("local_excess", ratio, 0.15, control, math.nan, gradient="activation")
@@ -200,7 +200,7 @@ ENTRIES: dict[str, Entry] = {
     ),
     "energy_by_layer": Entry(
         "In which layers R is large at one checkpoint, with every site and its interval, beside every control.",
-        "energy_by_layer(frame[frame['step'] == 60])",
+        'energy_by_layer(frame[frame["step"] == 60])',
         lambda data: viz.energy_by_layer(at_the_end(data)),
     ),
     "energy_heat_map": Entry(
@@ -221,13 +221,13 @@ ENTRIES: dict[str, Entry] = {
     ),
     "isotropy_by_layer": Entry(
         "The same by depth, at one checkpoint.",
-        "isotropy_by_layer(frame[frame['step'] == 60])",
+        'isotropy_by_layer(frame[frame["step"] == 60])',
         lambda data: viz.isotropy_by_layer(at_the_end(data)),
     ),
     "ablation_spectrum": Entry(
         "How many directions carry the variance at a site, and whether the tangent plane held just those: its removal "
         "takes the head of the spectrum away, that of a normal plane does not.",
-        "ablation_spectrum(tl_aniso.ablation_spectra(captured, proxies, 'blocks.2.hook_resid_pre'))",
+        'ablation_spectrum(ablation_spectra(captured, proxies, "blocks.2.hook_resid_pre"))',
         lambda data: viz.ablation_spectrum(first_two(data)),
     ),
     "overlap_heat_map": Entry(
@@ -251,14 +251,14 @@ ENTRIES: dict[str, Entry] = {
     "curvature_by_layer": Entry(
         "Whether activations bend: a slope nearer to 2 than that of a Gaussian surrogate, and the share of local "
         "energy that stands off the tangent plane.",
-        "curvature_by_layer(pd.read_parquet('geometry.parquet'))",
+        'curvature_by_layer(pd.read_parquet("geometry.parquet"))',
         lambda data: viz.curvature_by_layer(planted_geometry()),
         PLANTED,
     ),
     "local_energy_by_layer": Entry(
         "Whether gradients lie in the tangent plane of their own neighbourhood, and more so than in planes that "
         "controls give.",
-        "local_energy_by_layer(pd.read_parquet('geometry.parquet'))",
+        'local_energy_by_layer(pd.read_parquet("geometry.parquet"))',
         lambda data: viz.local_energy_by_layer(planted_geometry()),
         PLANTED,
     ),

@@ -128,7 +128,13 @@ def test_hostile_tokens_are_text_in_a_scatter():
 
 def test_frequency_scatter_chooses_between_tables_and_refuses_others():
     frame = types_frame()
-    figure = frequency_scatter(pd.concat([frame, frame.assign(table="W_U", site="unembed.W_U", distance_raw=2.0)]))
+    other = frame.assign(table="W_U", site="unembed.W_U", distance_raw=2.0)
+    figure = frequency_scatter(pd.concat([frame, other]))
+    steps = frequency_scatter(pd.concat([frame.assign(step=0.0), frame.assign(step=10.0)]))
+    assert [b.label for b in steps.layout.updatemenus[0].buttons] == [
+        "W_E · embed.W_E · step 0",
+        "W_E · embed.W_E · step 10",
+    ]
     button = figure.layout.updatemenus[0].buttons[1]
     assert list(button.args[0]["visible"]) == [False, False, True, True]
     assert "no correlation, 7 types" in button.args[1]["annotations[0].text"]
@@ -150,9 +156,11 @@ def geometry_rows():
             "radius": NAN,
         }
         for group, value in (("all", 1.5 + layer / 10), ("rare", 1.2)):
-            for control, other in (("gaussian_surrogate", 1.0 + layer / 100), ("size_matched", 1.1)):
-                numbers = {"value": value, "ci_low": value - 0.1, "ci_high": value + 0.2, "control": control}
-                rows.append({**at, "group": group, "measure": "curvature_slope", **numbers, "control_value": other})
+            slope = {**at, "group": group, "measure": "curvature_slope", "ci_low": value - 0.1, "ci_high": value + 0.2}
+            rows.append({**slope, "control": "none", "value": value, "control_value": NAN})
+            surrogate = 1.0 + layer / 100
+            rows.append({**slope, "control": "gaussian_surrogate", "value": value, "control_value": surrogate})
+            rows.append({**slope, "control": "size_matched", "value": 1.9, "control_value": value})
         rows.append(
             {**at, "group": "all", "measure": "visible_share", "value": 0.2, "ci_low": 0.1, "ci_high": 0.3}
             | {"control": "gaussian_surrogate", "control_value": 0.1, "control_low": 0.05, "control_high": 0.15}
@@ -161,7 +169,7 @@ def geometry_rows():
         rows.append(
             {**mine, "measure": "local_r", "control": "normal", "value": 3.0 + layer, "ci_low": 2.0, "ci_high": 5.0}
         )
-        for control, excess in (("other_type", 1.5), ("size_matched", 0.5)):
+        for control, excess in (("other_type", 1.5), ("gaussian_surrogate", 0.5)):
             rows.append({**mine, "measure": "local_excess", "control": control, "value": excess + layer, "ci_low": 0.4})
             rows.append(
                 {**mine, "measure": "local_energy_share", "control": control, "value": 0.4, "control_value": 0.3}
@@ -182,7 +190,7 @@ def test_curvature_draws_the_data_beside_every_control():
     assert list(share.y) == pytest.approx([0.2] * 3)
     surrogate = _first(figure, "gaussian surrogate")
     assert list(surrogate[0].y) == pytest.approx([1.0, 1.01, 1.02])
-    assert list(_first(figure, "size matched")[0].y) == pytest.approx([1.1] * 3)
+    assert list(_first(figure, "unequal sizes")[0].y) == pytest.approx([1.9] * 3)
     band = _first(figure, "band of data")[0]
     assert list(band.y[:3]) == pytest.approx([1.4, 1.5, 1.6])
     assert [note.text for note in figure.layout.annotations] == ["curved: 2", "flat: 1"]

@@ -40,7 +40,7 @@ def map_colours(kind: str, numbers: Any, title: str) -> dict[str, Any]:
         numbers: all that the map shows, missing ones NaN.
         title: of the colour bar.
     """
-    bar: dict[str, Any] = {"title": {"text": title, "side": "right"}, "thickness": 12, "len": 1.0, "ypad": 0}
+    bar: dict[str, Any] = {"title": {"text": title, "side": "top"}, "thickness": 12, "len": 1.05}
     if kind == "share":
         return {"colorscale": SEQUENTIAL, "zmin": 0.0, "zmax": 1.0, "colorbar": bar}
     known = np.asarray(numbers, dtype=np.float64)

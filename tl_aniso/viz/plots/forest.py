@@ -179,7 +179,9 @@ def _range(scale: str, verdicts: pd.DataFrame, tests: pd.DataFrame) -> tuple[flo
     low, high = (min(numbers.min(), 0.0), max(numbers.max(), 0.0)) if len(numbers) else (0.0, 1.0)
     if scale == "share of models":
         low, high = 0.0, 1.0
-    reach = max(high - low, 1e-9)
+    elif scale == "correlation":
+        low, high = -1.0, 1.0
+    reach = high - low or 1.0
     low, high = low - 0.08 * reach, high + 0.04 * reach
     return float(low), float(high), {"range": [float(low), float(high)]}
 

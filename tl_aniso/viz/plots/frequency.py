@@ -14,7 +14,7 @@ from tl_aniso.viz.colours import COLOURS
 from tl_aniso.viz.plots.choice import add_choice
 from tl_aniso.viz.plots.columns import need_columns
 from tl_aniso.viz.plots.token_text import token_text
-from tl_aniso.viz.style import finish, missing_note, plain
+from tl_aniso.viz.style import finish, missing_note, plain, step_text
 
 __all__ = ["frequency_scatter"]
 
@@ -32,7 +32,7 @@ def frequency_scatter(frame: Any) -> go.Figure:
 
     Args:
         frame: columns site, table, token, count, log_frequency, distance_raw, distance_drift_removed; one row a
-            token type and table.
+            token type and table. With a column step, of several checkpoints.
 
     Returns:
         Two panels, raw beside drift removed; a list chooses the table. Types without a finite log frequency (such as
@@ -54,12 +54,17 @@ def frequency_scatter(frame: Any) -> go.Figure:
     need_columns(frame, needed)
     if frame.empty:
         raise UndefinedMeasureError("the frame holds no token types")
-    tables = list(frame.groupby(["site", "table"], sort=False, dropna=False))
+    keys = ["site", "table", *(name for name in ("scope", "step") if name in frame.columns)]
+    tables = list(frame.groupby(keys, sort=False, dropna=False))
+    has_steps = "step" in keys and frame["step"].nunique(dropna=False) > 1
     figure = make_subplots(rows=1, cols=2, subplot_titles=[" ", " "], horizontal_spacing=0.1)
     labels: list[str] = []
     titles: list[list[str]] = []
-    for (site, table), rows in tables:
-        labels.append(str(table) if table == site else f"{table} · {site}")
+    for (site, table, *at), rows in tables:
+        label = str(table) if table == site else f"{table} · {site}"
+        if has_steps:
+            label += f" · step {step_text(at[-1])}" if at[-1] == at[-1] else " · over checkpoints"
+        labels.append(label)
         titles.append([])
         for column, (name, words) in enumerate(_PANELS, start=1):
             trace, note = _marks(rows, name, column)

@@ -11,7 +11,7 @@ from tl_aniso.viz.axes import listed, log_axis, ordered, with_place
 from tl_aniso.viz.colours import COLOURS, MISSING
 from tl_aniso.viz.plots.choice import add_choice
 from tl_aniso.viz.plots.curves import area
-from tl_aniso.viz.plots.geometry_values import geometry_values
+from tl_aniso.viz.plots.geometry_values import UNMATCHED, geometry_values
 from tl_aniso.viz.style import control_name, finish, line_style, missing_note, plain, step_text
 
 __all__ = ["curvature_by_layer", "local_energy_by_layer"]
@@ -93,7 +93,9 @@ def _by_layer(values: pd.DataFrame, panels: tuple[tuple[str, str, bool], ...]) -
     figure = make_subplots(len(shown), 1, shared_xaxes=True, vertical_spacing=0.07)
     groups: list[str] = []
     owners: list[int] = []
-    for key, rows in values.groupby(["model", "step", "gradient", "group", "radius"], sort=False, dropna=False):
+    for key, rows in values.groupby(
+        ["model", "step", "gradient", "variant", "group", "radius"], sort=False, dropna=False
+    ):
         groups.append(_label(key, values))
         named: set[str] = set()
         for row, (measure, _, _) in enumerate(shown, start=1):
@@ -113,7 +115,7 @@ def _by_layer(values: pd.DataFrame, panels: tuple[tuple[str, str, bool], ...]) -
 
 def _label(key: tuple[Any, ...], values: pd.DataFrame) -> str:
     """What tells one group from the others; what all have in common stays out, but for the model."""
-    model, step, gradient, group, radius = key
+    model, step, gradient, variant, group, radius = key
     parts = [str(model)]
     if values["step"].nunique() > 1:
         parts.append(f"step {step_text(step)}")
@@ -121,6 +123,8 @@ def _label(key: tuple[Any, ...], values: pd.DataFrame) -> str:
         parts.append(_GRADIENTS[gradient])
     if isinstance(group, str) and group:
         parts.append({"all": "all tokens"}.get(group, group))
+    if isinstance(variant, str) and values["variant"].nunique() > 1:
+        parts.append(variant.replace("_", " "))
     if values["radius"].nunique() > 1:
         parts.append(f"radius {radius:.3g}")
     return " · ".join(parts)
@@ -152,7 +156,7 @@ def _traces(rows: pd.DataFrame, group: pd.DataFrame, names: list[str], named: se
                 )
             )
         mine = group[group["series"] == name]
-        label = "data" if name == "data" else control_name(name)
+        label = {"data": "data", UNMATCHED: "unequal sizes"}.get(name, control_name(name))
         curves.append(
             go.Scatter(
                 x=x,

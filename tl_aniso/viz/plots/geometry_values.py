@@ -8,7 +8,10 @@ import pandas as pd
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.viz.plots.columns import need_columns
 
-__all__ = ["geometry_values"]
+__all__ = ["UNMATCHED", "geometry_values"]
+
+# The rows of this control hold as value what unequal sizes give; the matched sizes are the data of all others.
+UNMATCHED = "size_matched"
 
 _NEEDED = (
     "model",
@@ -38,7 +41,8 @@ def geometry_values(frame: Any, measures: tuple[str, ...], *, per_control: tuple
             their series are the controls.
 
     Returns:
-        Columns model, step, gradient, group, radius, layer, site, measure, series, value, low, high.
+        Columns model, step, gradient, variant, group, radius, layer, site, measure, series, value, low, high. Of the
+        control "size_matched" the value is that of unequal sizes, since the data of all other rows are matched.
 
     Raises:
         TlAnisoError: columns are missing, or one place was measured twice with other numbers.
@@ -51,9 +55,10 @@ def geometry_values(frame: Any, measures: tuple[str, ...], *, per_control: tuple
     for name in _OPTIONAL:
         if name not in rows:
             rows = rows.assign(**{name: np.nan})
-    keys = ["model", "step", "gradient", "group", "radius", "layer", "site", "measure"]
+    keys = ["model", "step", "gradient", "variant", "group", "radius", "layer", "site", "measure"]
     compared = rows["measure"].isin(per_control)
-    plain_rows, pairs = rows[~compared], rows[compared]
+    plain_rows, pairs = rows[~compared & (rows["control"] != UNMATCHED)], rows[compared]
+    unmatched = rows[~compared & (rows["control"] == UNMATCHED)]
     own = _series(plain_rows.assign(series="data"), keys, "value", "ci_low", "ci_high")
     others = plain_rows[plain_rows["control"] != "none"]
     beside = _series(others.assign(series=others["control"]), keys, "control_value", "control_low", "control_high")
@@ -61,12 +66,13 @@ def geometry_values(frame: Any, measures: tuple[str, ...], *, per_control: tuple
     # drawn.
     held = beside.groupby(["measure", "series"])["value"].transform("count") > 0
     ratios = _series(pairs.assign(series=pairs["control"]), keys, "value", "ci_low", "ci_high")
-    whole = pd.concat([_once(own, keys), beside[held], ratios], ignore_index=True)
+    unequal = _series(unmatched.assign(series=UNMATCHED), keys, "value", "ci_low", "ci_high")
+    whole = pd.concat([_once(own, keys), beside[held], ratios, unequal], ignore_index=True)
     twice = whole.duplicated([*keys, "series"])
     if twice.any():
         row = whole[twice].iloc[0]
         raise TlAnisoError(
-            f"{row['measure']} ({row['series']}) at {row['site']} comes twice; select one variant and seed of the frame"
+            f"{row['measure']} ({row['series']}) at {row['site']} comes twice; select one model and seed of the frame"
         )
     return whole
 
@@ -85,7 +91,7 @@ def _once(own: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     if len(apart):
         place = dict(zip(keys, apart.index[0], strict=True))
         raise TlAnisoError(
-            f"{place['measure']} at {place['site']} has several values for one place; select one variant and seed"
+            f"{place['measure']} at {place['site']} has several values for one place; select one model and seed"
         )
     ranked = own.assign(rank=own["low"].isna().astype(int) + 2 * own["value"].isna().astype(int))
     return ranked.sort_values("rank", kind="stable").drop_duplicates(keys).drop(columns="rank")
