@@ -53,7 +53,8 @@ def compare_over_steps(
     """
     import pandas as pd
 
-    if not isinstance(proxies, Mapping) or not proxies or not all(isinstance(p, Mapping) for p in proxies.values()):
+    given: Any = proxies
+    if not isinstance(given, Mapping) or not given or not all(isinstance(held, Mapping) for held in given.values()):
         raise TlAnisoError("proxies must map training steps to TangentProxies, as fit_tangent_proxies returns them")
     steps = sorted(float(step) for step in proxies)
     if not all(math.isfinite(step) for step in steps):
