@@ -52,7 +52,7 @@ def ablation_spectra(
         >>> found = capture(LlamaForCausalLM(config), documents, progress=False)
         >>> table = ablation_spectra(found, None, "blocks.0.hook_resid_pre", n_planes=3)
         >>> table.groupby("series", sort=False).size().to_dict()
-        {'full': 16, 'without tangent': 14, 'without normal': 14}
+        {'full': 16, 'without tangent': 12, 'without normal': 12}
     """
     if not isinstance(capture, Capture):
         raise TlAnisoError(f"capture must be a Capture, as tl_aniso.capture returns it, got {type(capture).__name__}")
