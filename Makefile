@@ -9,7 +9,7 @@
 #   make test-all   all of the above tests, and the slow ones
 #   make docs       the documentation site, into site/; opens from disk, without a network
 #   make check      linter, formatting and types, exactly as CI runs them
-#   make gallery    the pictures of docs/gallery.md, which needs a Chrome or Chromium
+#   make gallery    the pictures of docs/gallery.md and docs/theory.md, which needs a Chrome or Chromium
 #   make bench      cost against ordinary training passes
 #   make clean      remove the environments and everything built
 #
@@ -122,6 +122,7 @@ format: $(READY)
 
 gallery: $(READY)
 	$(BIN)/python docs/make_gallery.py
+	$(BIN)/python docs/make_theory_figures.py
 
 bench: $(READY_REAL) $(READY_RAY)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks $(BENCH_ARGS)
