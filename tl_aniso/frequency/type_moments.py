@@ -26,9 +26,9 @@ _FORMAT = "1"
 class TypeMoments:
     """Running count, mean and sum of squared distances to the mean, of each of `n_types` kinds of rows.
 
-    Memory is ``n_types * d`` float64 numbers, whatever the text. Of each piece of rows, sorted by type, the mean of every
-    type is taken first and the distances to it second, and two pieces combine by the pairwise formula of Chan, Golub
-    and LeVeque (1983):
+    Memory is ``n_types * d`` float64 numbers, whatever the text. Of each piece of rows, sorted by type, the mean of
+    every type is taken first and the distances to it second, and two pieces combine by the pairwise formula of Chan,
+    Golub and LeVeque (1983):
 
         mean    += gap * n_b / n          gap = mean_b - mean
         squares += squares_b + |gap|^2 * n_a * n_b / n

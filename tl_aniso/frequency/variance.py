@@ -123,8 +123,8 @@ def _captures(
         )
     if text is not None or options:
         raise TlAnisoError(
-            f"type captures hold their text and options already; {', '.join(options) or 'text'} would be ignored. Pass a "
-            "model instead, or leave it out"
+            f"type captures hold their text and options already; {', '.join(options) or 'text'} would be ignored. Pass "
+            "a model instead, or leave it out"
         )
     return alike(given)
 
