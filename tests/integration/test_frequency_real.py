@@ -16,7 +16,7 @@ pytestmark = [
 def test_frequency_and_spread_within_a_checkpoint():
     model, tokenizer = load_smollm2()
     held_out = split_documents(local_corpus(packages=()))[1]
-    english = [text for text in held_out if 500 < len(text) < 2000][:24]
+    english = [text for text in held_out if 500 < len(text) < 1500][:16]
     found = frequency_variance(model, english, tokenizer=tokenizer, seq_len=256, progress=False)
     print(found.summary())
     frame = found.frame
