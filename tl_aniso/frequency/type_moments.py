@@ -64,7 +64,9 @@ class TypeMoments:
 
     # -- accumulating --
 
-    def update(self, ids: Integer[Tensor, " n"] | np.ndarray, rows: Float[Tensor, "n d"] | np.ndarray) -> Self:
+    def update(
+        self, ids: Integer[Tensor, " n"] | np.ndarray | list[int], rows: Float[Tensor, "n d"] | np.ndarray
+    ) -> Self:
         """Add rows and the types they belong to; returns itself, so that calls chain.
 
         Args:
@@ -101,7 +103,7 @@ class TypeMoments:
             self._add_sorted(types, order, values, self._anchor)
         return self
 
-    def _checked(self, ids: Integer[Tensor, " n"] | np.ndarray, n: int) -> Int64[Tensor, " n"]:
+    def _checked(self, ids: Integer[Tensor, " n"] | np.ndarray | list[int], n: int) -> Int64[Tensor, " n"]:
         try:
             types = ids if isinstance(ids, Tensor) else torch.as_tensor(np.asarray(ids))
         except (TypeError, ValueError) as error:
@@ -174,7 +176,7 @@ class TypeMoments:
                 self._combine(kinds, count, mean, shift, squares, held, gaps)
         return self
 
-    def replaced(self, other: TypeMoments, types: Bool[Tensor, " n_types"]) -> Self:
+    def replaced(self, other: TypeMoments, types: Bool[Tensor, " n_types"]) -> TypeMoments:
         """A copy in which some types are as in `other`, rows and all."""
         parts = []
         for held, chosen in ((self, ~types), (other, types)):
