@@ -197,7 +197,7 @@ def test_what_cannot_be_used_is_named(model, documents):
 def test_the_command_writes_tables(tmp_path, capsys):
     texts = ["the crow saw a river of glass and the stone saw the crow again and again"] * 3
     texts = [f"{text} {number} times" for number, text in enumerate(texts)]
-    tokenizer = train_tokenizer(texts, 300)
+    tokenizer = train_tokenizer(texts, 270)
     place, text = tmp_path / "model", tmp_path / "words.txt"
     tiny_model("llama", vocab_size=len(tokenizer)).save_pretrained(place)
     tokenizer.save_pretrained(place)
