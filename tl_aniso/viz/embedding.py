@@ -1,7 +1,7 @@
 """A study's table as a page holds it: every number once, what follows from others as a rule that was checked."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ FIELDS = {
 }
 # What is computed in the page from 32-bit floats may differ by this much, relatively; else the numbers are kept.
 TOLERANCE = 3e-7
+_TEXT = ("model", "revision", "phase", "gradient", "unit", "site", "measure", "control")
 _NEEDED = ("model", "step", "layer", "site", "gradient", "rank", "measure", "control", "value", "control_value")
 # Measure, control and field.
 _Key = tuple[str, str, str]
@@ -59,81 +60,136 @@ def embed(frame: pd.DataFrame) -> Embedded:
         raise TlAnisoError(f"the frame lacks the columns {', '.join(missing)}; pass the table of a study")
     if frame.empty:
         raise TlAnisoError("the frame has no rows; there is nothing to show")
-    rows = _prepared(frame)
+    text = {name: _codes(frame, name) for name in _TEXT}
+    numbers = {name: _column(frame, name) for name in ("step", "layer", "rank", "tokens_seen", *FIELDS)}
     packer = Packer()
     models: list[dict[str, Any]] = []
     blocks: list[dict[str, Any]] = []
-    for name, of_model in rows.groupby("model", sort=False):
-        points = of_model[["revision", "step", "phase", "tokens_seen"]].drop_duplicates(["revision", "step"])
-        points = points.sort_values("step", kind="stable").reset_index(drop=True)
-        place = {key: at for at, key in enumerate(zip(points["revision"], points["step"].fillna(-1), strict=True))}
-        keys = zip(of_model["revision"], of_model["step"].fillna(-1), strict=True)
-        of_model = of_model.assign(_point=[place[key] for key in keys])
-        models.append({"name": visible(name), "checkpoints": [_point(row) for row in points.to_dict("records")]})
-        for (gradient, unit), part in of_model.groupby(["gradient", "unit"], sort=False):
-            block = {"model": len(models) - 1, "gradient": visible(gradient), "unit": visible(unit)}
-            blocks.append({**block, **_block(part, len(points), packer)})
+    for model, name in enumerate(text["model"].names):
+        of_model = np.flatnonzero(text["model"].codes == model)
+        points, checkpoints = _checkpoints(text, numbers, of_model)
+        models.append({"name": visible(name), "checkpoints": checkpoints})
+        kinds = text["gradient"].codes[of_model] * len(text["unit"].names) + text["unit"].codes[of_model]
+        for kind in pd.unique(kinds):
+            chosen = kinds == kind
+            gradient, unit = divmod(int(kind), len(text["unit"].names))
+            block = {"model": model, "gradient": text["gradient"].names[gradient], "unit": text["unit"].names[unit]}
+            rows = _Rows(text, numbers, of_model[chosen], points[chosen], len(checkpoints))
+            packed = _block(rows, block["gradient"], packer)
+            blocks.append({**block, "gradient": visible(block["gradient"]), "unit": visible(block["unit"]), **packed})
     return Embedded({"models": models, "blocks": blocks, "arrays": packer.index}, packer.text())
 
 
-def _prepared(frame: pd.DataFrame) -> pd.DataFrame:
-    rows = frame.copy()
-    for name, instead in (("revision", ""), ("unit", ""), ("phase", ""), ("tokens_seen", np.nan)):
-        rows[name] = rows[name].astype(object).fillna(instead) if name in rows and instead == "" else rows.get(name)
-        if rows[name].isna().all():
-            rows[name] = instead
-    for name in FIELDS:
-        if name not in rows:
-            rows[name] = np.nan
-    # A rank shrinks where rows span fewer dimensions, so ranks are counted from the highest, site by site.
-    ranks = rows.groupby(["model", "revision", "step", "site", "gradient"], dropna=False, sort=False)["rank"]
-    return rows.assign(_slot=ranks.rank(method="dense", ascending=False).astype(int) - 1)
+class _Codes(NamedTuple):
+    """A column of text as numbers of names."""
+
+    codes: Any
+    names: list[str]
 
 
-def _point(row: dict[str, Any]) -> dict[str, Any]:
-    number = {name: None if pd.isna(row[name]) else float(row[name]) for name in ("step", "tokens_seen")}
-    return {**number, "revision": visible(row["revision"]), "phase": visible(row["phase"])}
+class _Rows(NamedTuple):
+    """The rows of one block: where they are in the table, and at which checkpoint."""
+
+    text: dict[str, _Codes]
+    numbers: dict[str, Any]
+    at: Any
+    points: Any
+    n_points: int
+
+    def codes(self, name: str) -> Any:
+        return self.text[name].codes[self.at]
+
+    def values(self, name: str) -> Any:
+        return self.numbers[name][self.at]
 
 
-def _block(part: pd.DataFrame, n_points: int, packer: Packer) -> dict[str, Any]:
-    heads = part[["site", "layer", "_slot", "rank", "gradient"]].drop_duplicates(["site", "_slot"])
-    heads = heads.sort_values(["_slot"], kind="stable").reset_index(drop=True)
-    place = {key: at for at, key in enumerate(zip(heads["site"], heads["_slot"], strict=True))}
-    part = part.assign(_row=[place[key] for key in zip(part["site"], part["_slot"], strict=True)])
-    cells = part["_row"].to_numpy() * n_points + part["_point"].to_numpy()
-    twice = part.assign(_cell=cells).duplicated(["_cell", "measure", "control"])
-    if twice.any():
-        row = part[twice.to_numpy()].iloc[0]
-        raise TlAnisoError(
-            f"{int(twice.sum())} rows of the frame come twice, first {row['measure']} against {row['control']} at "
-            f"{row['site']}, step {row['step']}"
-        )
-    groups = [panel_of(str(g), str(s)) for g, s in zip(heads["gradient"], heads["site"], strict=True)]
+def _codes(frame: pd.DataFrame, name: str) -> _Codes:
+    if name not in frame:
+        return _Codes(np.zeros(len(frame), dtype=np.int64), [""])
+    codes, names = pd.factorize(frame[name], use_na_sentinel=True)
+    named = [str(value) for value in names]
+    if (codes < 0).any():
+        codes = np.where(codes < 0, len(named), codes)
+        named.append("")
+    return _Codes(codes.astype(np.int64), named)
+
+
+def _column(frame: pd.DataFrame, name: str) -> Any:
+    if name not in frame:
+        return np.full(len(frame), np.nan)
+    return frame[name].to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _checkpoints(text: dict[str, _Codes], numbers: dict[str, Any], at: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """The checkpoints of a model in the order of their steps, and which of them each row is of."""
+    table = pd.DataFrame({"revision": text["revision"].codes[at], "step": numbers["step"][at], "at": at})
+    points = table.drop_duplicates(["revision", "step"]).sort_values("step", kind="stable").reset_index(drop=True)
+    keys = table.fillna({"step": -1.0}).merge(
+        points.fillna({"step": -1.0}).assign(point=range(len(points)))[["revision", "step", "point"]], how="left"
+    )
+    found = []
+    for row in points["at"]:
+        known = {name: numbers[name][row] for name in ("step", "tokens_seen")}
+        plain = {name: None if np.isnan(value) else float(value) for name, value in known.items()}
+        names = {name: visible(text[name].names[text[name].codes[row]]) for name in ("revision", "phase")}
+        found.append({**plain, **names})
+    return keys["point"].to_numpy(), found
+
+
+def _slots(cells: Any, ranks: Any) -> Any:
+    """Ranks of a site at a checkpoint, counted from the highest: a rank shrinks where rows span fewer dimensions."""
+    top = int(ranks.max()) + 1
+    pairs, inverse = np.unique(cells * top + (top - 1 - ranks.astype(np.int64)), return_inverse=True)
+    cell = pairs // top
+    is_first = np.r_[True, cell[1:] != cell[:-1]]
+    count = np.arange(len(pairs))
+    return (count - np.maximum.accumulate(np.where(is_first, count, 0)))[inverse]
+
+
+def _block(rows: _Rows, gradient: str, packer: Packer) -> dict[str, Any]:
+    n_points, sites = rows.n_points, rows.codes("site")
+    slots = _slots(sites * n_points + rows.points, rows.values("rank"))
+    # One row of the block for each site and slot, slots apart, sites in the order of the table.
+    heads = pd.DataFrame({"site": sites, "slot": slots, "layer": rows.values("layer"), "rank": rows.values("rank")})
+    heads = heads.drop_duplicates(["site", "slot"]).sort_values("slot", kind="stable").reset_index(drop=True)
+    n_sites = len(rows.text["site"].names)
+    number = np.full(n_sites * (int(slots.max()) + 1), -1)
+    number[heads["slot"].to_numpy() * n_sites + heads["site"].to_numpy()] = np.arange(len(heads))
+    row = number[slots * n_sites + sites]
+    cells = row * n_points + rows.points
+    names = [rows.text["site"].names[site] for site in heads["site"]]
+    groups = [panel_of(gradient, name) for name in names]
     named = list(dict.fromkeys(groups))
-    number = {group: at for at, group in enumerate(named)}
-    size = len(heads) * n_points
+    of_row = np.array([named.index(group) for group in groups])
+    measures, controls = rows.text["measure"].names, rows.text["control"].names
+    kinds = rows.codes("measure") * len(controls) + rows.codes("control")
     dense: dict[_Key, Any] = {}
     held: dict[tuple[str, str], list[int]] = {}
-    of_row = np.array([number[group] for group in groups])
-    part = part.assign(_cell=cells)
-    for (measure, control), rows in part.groupby(["measure", "control"], sort=False):
-        held[measure, control] = [int(at) for at in np.unique(of_row[rows["_row"].to_numpy()])]
+    for kind in pd.unique(kinds):
+        measure, control = measures[kind // len(controls)], controls[kind % len(controls)]
+        chosen = np.flatnonzero(kinds == kind)
+        if len(np.unique(cells[chosen])) < len(chosen):
+            raise TlAnisoError(
+                f"rows of the frame come twice: {measure} against {control} of one site, rank and checkpoint, "
+                f"first among {names[row[chosen[0]]]}"
+            )
+        held[measure, control] = [int(at) for at in np.unique(of_row[row[chosen]])]
         for column, field in FIELDS.items():
-            values = np.full(size, np.nan)
-            values[rows["_cell"].to_numpy()] = rows[column].to_numpy(dtype=np.float64)
-            if not np.isnan(values).all() or field == "value":
-                dense[measure, control, field] = values
+            given = rows.values(column)[chosen]
+            if field == "value" or not np.isnan(given).all():
+                dense[measure, control, field] = values = np.full(len(heads) * n_points, np.nan)
+                values[cells[chosen]] = given
     rules = _Rules(dense, np.repeat(_odds(dense, len(heads), n_points), n_points), packer)
     series: dict[str, dict[str, dict[str, Any]]] = {}
     for (measure, control), found in held.items():
-        fields = [field for m, c, field in dense if (m, c) == (measure, control)]
+        fields = [field for field in FIELDS.values() if (measure, control, field) in dense]
         entry = {field: rules.of((measure, control, field))[0] for field in fields}
         series.setdefault(visible(measure), {})[visible(control)] = {"groups": found, **entry}
     return {
-        "sites": [visible(site) for site in heads["site"]],
-        "layers": [None if pd.isna(layer) else float(layer) for layer in heads["layer"]],
+        "sites": [visible(name) for name in names],
+        "layers": [None if np.isnan(layer) else float(layer) for layer in heads["layer"]],
         "ranks": [int(rank) for rank in heads["rank"]],
-        "slots": [int(slot) for slot in heads["_slot"]],
+        "slots": [int(slot) for slot in heads["slot"]],
         "groups": [visible(group) for group in named],
         "group": of_row.tolist(),
         "odds": [None if np.isnan(c) else float(c) for c in rules.odds[::n_points]],
@@ -141,7 +197,7 @@ def _block(part: pd.DataFrame, n_points: int, packer: Packer) -> dict[str, Any]:
     }
 
 
-def _odds(dense: dict[Any, Any], n_rows: int, n_points: int) -> Any:
+def _odds(dense: dict[_Key, Any], n_rows: int, n_points: int) -> Any:
     """Odds of k/d by row: odds of E over R, which is the same at every checkpoint."""
     share = dense.get(("energy_share", "none", "value"))
     ratio = dense.get(("r_energy", "normal", "value"))
@@ -150,10 +206,9 @@ def _odds(dense: dict[Any, Any], n_rows: int, n_points: int) -> Any:
     with np.errstate(divide="ignore", invalid="ignore"):
         found = (share / (1 - share) / ratio).reshape(n_rows, n_points)
     found[~np.isfinite(found)] = np.nan
-    counts = np.isfinite(found).sum(axis=1)
-    found[counts == 0] = 1.0
-    odds = np.nanmedian(found, axis=1)
-    odds[counts == 0] = np.nan
+    is_known = np.isfinite(found).any(axis=1)
+    odds = np.full(n_rows, np.nan)
+    odds[is_known] = np.nanmedian(found[is_known], axis=1)
     return odds
 
 

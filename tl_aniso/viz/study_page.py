@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 from markupsafe import Markup
@@ -20,7 +20,7 @@ from tl_aniso.viz.style import control_name, visible
 from tl_aniso.viz.tables import PANELS, energy_values, isotropy_values
 from tl_aniso.viz.wording import MEASURES, control_words
 
-__all__ = ["ModelPart", "TokenView", "study_report"]
+__all__ = ["ModelPart", "PageFragment", "study_report"]
 
 _UNITS = {"token": "one row a token", "sequence": "one row a sequence"}
 _FIGURES = (
@@ -30,23 +30,28 @@ _FIGURES = (
     ("isotropy-steps", "Isotropy by training step", "Before any removal, without the tangent plane, without others."),
     ("isotropy-layers", "Isotropy by layer", "At the step chosen."),
     ("delta", "Delta IsoScore* by layer", "Without the tangent plane less without another plane of the same rank."),
-    ("models", "Models beside each other", "Solid: the effect; dotted: the control. R does not compare across widths."),
+    ("compare", "Models beside each other", "Solid: the effect; dotted: one control, that of the filter. R does not compare across widths."),
 )
 
 
-@dataclass(frozen=True)
-class TokenView:
-    """A view of tokens that another part of the library made.
+class PageFragment(Protocol):
+    """A view that another part of the library made, such as a `tl_aniso.viz.token_views.TokenViewParts`.
 
-    Attributes:
-        title: its heading, shown as text.
-        html: markup to be shown as it is; it must not hold what others wrote unescaped.
-        script: code that it needs, as it is; views with equal scripts share one.
+    All of it stands in the page as it is; text that is no `Markup` is shown as text. Equal scripts and style sheets of
+    several views are there once.
     """
 
-    title: str
-    html: str
-    script: str = ""
+    @property
+    def fragment(self) -> Markup:
+        """Its elements, with their data."""
+
+    @property
+    def script(self) -> Markup:
+        """What goes into one script after all views."""
+
+    @property
+    def css(self) -> Markup:
+        """What goes into the page's style sheet."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ def study_report(
     late: pd.DataFrame,
     rules: str,
     facts: Mapping[str, Any],
-    token_views: Sequence[TokenView] = (),
+    token_views: Sequence[PageFragment] = (),
     geometry: pd.DataFrame | None = None,
 ) -> str:
     """The page of a study as text: it fetches nothing, and holds every number once.
@@ -124,8 +129,9 @@ def study_report(
         header=embedded_json(header),
         numbers=Markup(packed.text),
         plotly=plotly_deflated(),
-        token_views=[(view.title, Markup(view.html)) for view in token_views],
-        scripts=[Markup(code) for code in dict.fromkeys(view.script for view in token_views) if code],
+        token_views=[view.fragment for view in token_views],
+        scripts=list(dict.fromkeys(view.script for view in token_views)),
+        styles=list(dict.fromkeys(view.css for view in token_views)),
         geometry=None if drawn is None else embedded_json(drawn.header),
         geometry_numbers=None if drawn is None else Markup(drawn.text),
         geometry_table=None if drawn is None else geometry_table(geometry),

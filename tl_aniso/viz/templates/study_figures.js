@@ -110,14 +110,21 @@ const curveFigure = (view, places, curves, at, narrow, extra = []) => {
     found.forEach((f, i) => rows[i].cells.push(f));
   }
   const sites = extra.flatMap((trace) => trace.y.concat(trace.ends ?? []));
+  const data = [...extra, ...traces];
+  const width = element("figures").clientWidth;
   const layout = {
-    ...base(narrow ? 400 : 430, narrow),
+    ...base(430, narrow),
     xaxis: { ...GRID, ...places.axis },
     yaxis: axisOf(view.measure, drawn.concat(sites)),
     shapes: neutral(view.measure),
   };
-  layout.margin.b = narrow ? 60 + 19 * curves.length : 70 + 20 * Math.ceil(curves.length / 4);
-  return { data: [...extra, ...traces], layout, table: { stub: places.name, columns: curves.map((c) => c.label), rows } };
+  // The legend takes the rows that its names need, below a plot of the same height everywhere.
+  const names = data.filter((trace) => trace.showlegend !== false).map((trace) => trace.name.length);
+  const across = Math.max(1, Math.floor((width - 60) / (Math.max(...names, 1) * (narrow ? 5.6 : 6.6) + 52)));
+  layout.margin.b = 62 + 20 * Math.ceil(names.length / across);
+  layout.height = (narrow ? 270 : 330) + layout.margin.b;
+  layout.legend.maxheight = layout.margin.b;
+  return { data, layout, table: { stub: places.name, columns: curves.map((c) => c.label), rows } };
 };
 
 const heatScale = (measure, values) => {

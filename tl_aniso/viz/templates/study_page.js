@@ -173,7 +173,7 @@ const heat = ({ at, block, rows, points, narrow, width, control }) => {
   const read = curves.map((curve) => ({ ...curve, read: readerOf(at, block, curve) }));
   return heatFigure({ measure }, { labels }, points, read, (curve, place, point) => curve.read(within[place], point), narrow, width);
 };
-const models = ({ control, narrow }) => {
+const compare = ({ control, narrow }) => {
   const measure = choice("measure");
   const shown = [];
   header.models.forEach((model, number) => {
@@ -181,10 +181,12 @@ const models = ({ control, narrow }) => {
     if (!found || !found.block.series[measure]) return;
     const rows = chosenRows(found.block);
     const curves = curvesOf(found.block.series, measure);
-    const against = control || (curves.find((c) => (c.as ?? c.control) === "normal") ? "normal" : curves[0].control);
+    // Of R the normal plane's is 1 by definition, so another control says more, if there is one.
+    const beside = unique(curves.filter((c) => c.control !== "none" && c.as !== "before").map((c) => c.control));
+    const against = control || ["shuffled_labels", "shuffled_g", ...beside.filter((c) => c !== "normal"), "normal"].find((c) => beside.includes(c));
     const effect = curves.filter((c) => c.effect && (curves.filter((o) => o.effect).length === 1 || c.control === against))[0];
-    const beside = curves.find((c) => !c.effect && (c.as ?? c.control) === against);
-    [effect, beside].filter(Boolean).forEach((curve) => shown.push({ curve, rows, number, model, read: readerOf(found.at, found.block, curve) }));
+    const other = curves.find((c) => !c.effect && (c.as ?? c.control) === against);
+    [effect, other].filter(Boolean).forEach((curve) => shown.push({ curve, rows, number, model, read: readerOf(found.at, found.block, curve) }));
   });
   const steps = unique(shown.flatMap(({ model }) => model.checkpoints.map((p) => p.label)));
   const points = unique(shown.map(({ model }) => model)).flatMap((m) => m.checkpoints);
@@ -214,7 +216,7 @@ const FIGURES = {
   "isotropy-steps": stepwise(isotropyOf),
   "isotropy-layers": layerwise(isotropyOf),
   delta: layerwise(() => "delta_isoscore_star"),
-  models,
+  compare,
 };
 const OF_STEP = ["layers", "isotropy-layers", "delta"];
 
@@ -280,6 +282,7 @@ const redraw = async (ids = Object.keys(FIGURES)) => {
     const what = element(`${id}-title`).textContent;
     const where = OF_STEP.includes(id) ? `, step ${element("step-text").textContent}` : "";
     missing += await showFigure(id, FIGURES[id](context), `${what}: ${about}${where}`);
+    document.documentElement.dataset.interactive = "true";
     await pause();
     if (turn !== mine) return; // something else was chosen meanwhile
   }
