@@ -76,16 +76,27 @@ def geometry_frame() -> pd.DataFrame:
     for step in (0.0, 100.0):
         for layer in range(3):
             common = {
-                **{"model": "decoder", "revision": f"step{step:g}", "step": step, "layer": float(layer)},
-                **{"site": f"blocks.{layer}.hook_resid_pre", "gradient": "none", "scope": "within", "variant": ""},
+                "model": "decoder",
+                "revision": f"step{step:g}",
+                "step": step,
+                "layer": float(layer),
+                "site": f"blocks.{layer}.hook_resid_pre",
+                "gradient": "none",
+                "scope": "within",
+                "variant": "",
             }
             for group in ("all", "rare"):
                 for control in ("none", "gaussian_surrogate"):
                     value = 1.5 + 0.1 * layer + step / 1000
                     rows.append(
                         {
-                            **{**common, "measure": "curvature_slope", "group": group, "control": control},
-                            **{"value": value, "ci_low": value - 0.1, "ci_high": value + 0.1},
+                            **common,
+                            "measure": "curvature_slope",
+                            "group": group,
+                            "control": control,
+                            "value": value,
+                            "ci_low": value - 0.1,
+                            "ci_high": value + 0.1,
                             "control_value": math.nan if control == "none" else 1.0 + 0.05 * layer,
                             "difference": math.nan if control == "none" else value - 1.0 - 0.05 * layer,
                         }

@@ -1,4 +1,4 @@
-"""The page of a study in Chromium without a network: drawn whole, steered by keyboard, its numbers those of the table."""
+"""The page of a study in Chromium without a network: drawn whole, steered by keyboard, true to the table."""
 
 import math
 import re
@@ -95,7 +95,7 @@ def test_missing_cells_are_crossed_and_counted(opened, page_file):
     page.wait_for_selector('#live:has-text("6 sites of")')
     assert page.locator("#map-missing").text_content().startswith("7 of 210 values are missing")
     page.locator("#map-numbers summary").click()
-    columns, rows = table(page, "map")
+    _, rows = table(page, "map")
     assert math.isnan(rows["layer 2, step 30"][0])
     assert "no data" in page.locator("#map-table").text_content()
     crosses = page.evaluate(
@@ -154,7 +154,9 @@ def test_maps_hold_every_layer_and_step(opened, page_file, energy):
     (grid,) = page.evaluate(
         "document.getElementById('figure-map').data.filter((t) => t.type === 'heatmap').map((t) => t.customdata)"
     )
-    own = energy[energy["site"].str.endswith("W_V") & (energy["quantity"] == "excess") & (energy["control"] == "next_k")]
+    own = energy[
+        energy["site"].str.endswith("W_V") & (energy["quantity"] == "excess") & (energy["control"] == "next_k")
+    ]
     wanted = own.pivot(index="layer", columns="step", values="value").to_numpy()
     np.testing.assert_allclose(np.array(grid, dtype=float), wanted, rtol=CLOSE)
 

@@ -56,7 +56,15 @@ def test_every_value_comes_back_and_nothing_else():
     for row in frame.to_dict("records"):
         for column, field in FIELDS.items():
             if not math.isnan(row[column]):
-                key = (row["gradient"], row["revision"], row["site"], row["rank"], row["measure"], row["control"], field)
+                key = (
+                    row["gradient"],
+                    row["revision"],
+                    row["site"],
+                    row["rank"],
+                    row["measure"],
+                    row["control"],
+                    field,
+                )
                 wanted[visible(row["model"]), *key] = row[column]
     assert found.keys() == wanted.keys()
     assert len(found) > 5000
@@ -102,7 +110,10 @@ def test_names_are_harmless_in_the_header():
 def test_checkpoints_without_a_step_keep_their_revisions():
     frame = study_frame().assign(step=math.nan)
     (first, _) = embed(frame).header["models"]
-    assert [(point["step"], point["revision"]) for point in first["checkpoints"]][:2] == [(None, "step0"), (None, "step10")]
+    assert [(point["step"], point["revision"]) for point in first["checkpoints"]][:2] == [
+        (None, "step0"),
+        (None, "step10"),
+    ]
 
 
 def test_numbers_that_json_lacks(tmp_path):

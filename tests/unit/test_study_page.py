@@ -81,7 +81,9 @@ def test_its_parts_in_their_order(page):
     links = {value[1:] for _, name, value in page.attributes if name == "href" and value.startswith("#")}
     assert links <= set(ids)
     controls = {value for tag, name, value in page.attributes if tag == "label" and name == "for"}
-    assert {f"choose-{name}" for name in ("model", "gradient", "unit", "measure", "sites", "rank", "control")} <= controls
+    assert {
+        f"choose-{name}" for name in ("model", "gradient", "unit", "measure", "sites", "rank", "control")
+    } <= controls
 
 
 def test_nothing_is_fetched(page):
@@ -115,7 +117,7 @@ def test_both_verdicts_are_drawn_beside_every_control():
     assert stated.verdict == row.stated.replace(" ", "-")
     assert 0 < stated.low < stated.at < stated.high < WIDTH
     assert stated.threshold < stated.low
-    assert [test.control for test in row.tests][0] == "normal plane"
+    assert row.tests[0].control == "normal plane"
     assert all(test.mark is not None for test in row.tests if test.effect != "not measured")
 
 
@@ -153,7 +155,9 @@ def test_json_cannot_end_its_element():
 
 
 def test_token_views_stand_after_the_figures_with_one_script():
-    view = SimpleNamespace(fragment=Markup("<section id=tv>seen</section>"), script=Markup("let a = 1;"), css=Markup(".tl-x {}"))
+    view = SimpleNamespace(
+        fragment=Markup("<section id=tv>seen</section>"), script=Markup("let a = 1;"), css=Markup(".tl-x {}")
+    )
     raw = SimpleNamespace(fragment="<i>raw</i>", script=Markup("let a = 1;"), css=Markup(".tl-x {}"))
     text = hostile_page(token_views=[view, raw])
     assert text.count("let a = 1;") == text.count(".tl-x {}") == 1

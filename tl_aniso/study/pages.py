@@ -135,4 +135,3 @@ def _provenance(plan: dict[str, Any], model: str, facts: dict[str, Any]) -> dict
         "keys of the weights": {entry["name"]: entry["key"] for entry in found["checkpoints"]},
         "library": f"tl_aniso {plan['library_version']}",
     }
-

@@ -1,4 +1,4 @@
-"""Local geometry and frequency (C6 to C8) on a study's page: rows packed by column, and a table that needs no script."""
+"""Local geometry and frequency (C6 to C8) on a study's page: packed rows, and a table that needs no script."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -148,18 +148,24 @@ def render_page(
         frame: The frame whose columns say how it was measured.
         controls: Controls that the page explains.
     """
-    return environment().get_template("report.html").render(
-        title=title,
-        reading=reading,
-        notes=notes,
-        tables=tables,
-        isotropy=isotropy,
-        whole=whole,
-        figures=[_plot(name, caption, figure) for name, caption, figure in figures],
-        provenance=[(str(name), spelled(value)) for name, value in provenance.items()],
-        methods=methods_of(frame),
-        controls=[(control_name(control), control_words(control)) for control in controls if control_words(control)],
-        plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            title=title,
+            reading=reading,
+            notes=notes,
+            tables=tables,
+            isotropy=isotropy,
+            whole=whole,
+            figures=[_plot(name, caption, figure) for name, caption, figure in figures],
+            provenance=[(str(name), spelled(value)) for name, value in provenance.items()],
+            methods=methods_of(frame),
+            controls=[
+                (control_name(control), control_words(control)) for control in controls if control_words(control)
+            ],
+            plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
+        )
     )
 
 

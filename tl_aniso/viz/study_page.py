@@ -30,7 +30,11 @@ _FIGURES = (
     ("isotropy-steps", "Isotropy by training step", "Before any removal, without the tangent plane, without others."),
     ("isotropy-layers", "Isotropy by layer", "At the step chosen."),
     ("delta", "Delta IsoScore* by layer", "Without the tangent plane less without another plane of the same rank."),
-    ("compare", "Models beside each other", "Solid: the effect; dotted: one control, that of the filter. R does not compare across widths."),
+    (
+        "compare",
+        "Models beside each other",
+        "Solid: the effect; dotted: one control. R does not compare across widths.",
+    ),
 )
 
 
@@ -103,20 +107,22 @@ def study_report(
     packed = embed(whole)
     table = claims if isinstance(claims, ClaimsTable) else None
     measured = list(dict.fromkeys(str(name) for name in whole["control"]))
+    unnamed = [name for name in whole["measure"].unique() if name not in MEASURES]
     shown = table.controls["control"].dropna() if table is not None else ()
     named = dict.fromkeys([*shown, *(name for name in measured if name != "none")])
     header = {
         **packed.header,
         "names": {
             "controls": {visible(name): visible(control_name(name)) for name in measured},
-            "measures": {**MEASURES, **{visible(m): visible(m) for m in whole["measure"].unique() if m not in MEASURES}},
+            "measures": {**MEASURES, **{visible(name): visible(name) for name in unnamed}},
             "units": _UNITS,
             "panels": list(PANELS),
         },
         "wanted": _wanted(packed.header),
     }
     drawn = None if geometry is None or geometry.empty else embed_geometry(geometry)
-    return environment().get_template("study.html").render(
+    template = environment().get_template("study.html")
+    return template.render(
         claims=[] if table is None else read_claims(table),
         fault="" if table is not None else str(claims),
         notes=() if table is None else table.notes,
