@@ -150,12 +150,12 @@ def test_hovering_tells_the_value(opened, page_file):
 
 def test_maps_hold_every_layer_and_step(opened, page_file, energy):
     page = opened(page_file)
-    choose(page, measure="excess", sites="kind:attn.W_V", control="next_k")
+    choose(page, measure="excess", sites="kind:attn.W_O", control="next_k")
     (grid,) = page.evaluate(
         "document.getElementById('figure-map').data.filter((t) => t.type === 'heatmap').map((t) => t.customdata)"
     )
     own = energy[
-        energy["site"].str.endswith("W_V") & (energy["quantity"] == "excess") & (energy["control"] == "next_k")
+        energy["site"].str.endswith("W_O") & (energy["quantity"] == "excess") & (energy["control"] == "next_k")
     ]
     wanted = own.pivot(index="layer", columns="step", values="value").to_numpy()
     np.testing.assert_allclose(np.array(grid, dtype=float), wanted, rtol=CLOSE)

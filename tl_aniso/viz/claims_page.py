@@ -14,6 +14,7 @@ __all__ = ["Claim", "ClaimRow", "ClaimTest", "late_rows", "read_claims"]
 _GRADIENTS = {"weight": "weight gradients", "activation": "activation gradients", "none": "activations"}
 # Colours of tests are those of verdicts.
 _COLOURS = {"passed": "holds", "not passed": "does not hold", "cannot be said": "not testable"}
+_QUANTITIES = {"energy": "energy of the", "isotropy": "IsoScore* of the"}
 _KEYS = ["claim", "quantity", "model", "gradient"]
 
 
@@ -103,10 +104,10 @@ def _mark(row: Any, axes: dict[str, Axis], verdict: str, square: bool) -> Mark |
 def _row(key: tuple[Any, ...], pair: pd.DataFrame, tests: pd.DataFrame | None, axes: dict[str, Axis]) -> ClaimRow:
     _, quantity, model, gradient = key
     stated, beyond = pair.loc["as_stated"], pair.loc["beyond_controls"]
-    effect = "energy of the" if quantity == "energy" else "IsoScore* of the"
+    effect = _QUANTITIES.get(str(quantity), f"{str(quantity).replace('_', ' ')} of the")
     return ClaimRow(
         model=str(model),
-        about=f"{effect} {_GRADIENTS[str(gradient)]}",
+        about=f"{effect} {_GRADIENTS.get(str(gradient), str(gradient))}",
         stated=str(stated["verdict"]),
         stated_reason=str(stated["reason"]),
         beyond=str(beyond["verdict"]),
