@@ -96,9 +96,8 @@ def _mark(row: Any, axes: dict[str, Axis], verdict: str, square: bool) -> Mark |
     axis = None if pd.isna(row["scale"]) else axes.get(row["scale"])
     if axis is None:
         return None
-    return axis.mark(
-        *(float(row[name]) for name in ("effect", "ci_low", "ci_high", "threshold")), verdict.replace(" ", "-"), square
-    )
+    effect, low, high, threshold = (float(row[name]) for name in ("effect", "ci_low", "ci_high", "threshold"))
+    return axis.mark(effect, low, high, threshold, verdict.replace(" ", "-"), square)
 
 
 def _row(key: tuple[Any, ...], pair: pd.DataFrame, tests: pd.DataFrame | None, axes: dict[str, Axis]) -> ClaimRow:

@@ -72,11 +72,11 @@ def embed(frame: pd.DataFrame) -> Embedded:
         kinds = text["gradient"].codes[of_model] * len(text["unit"].names) + text["unit"].codes[of_model]
         for kind in pd.unique(kinds):
             chosen = kinds == kind
-            gradient, unit = divmod(int(kind), len(text["unit"].names))
-            block = {"model": model, "gradient": text["gradient"].names[gradient], "unit": text["unit"].names[unit]}
+            gradient = text["gradient"].names[int(kind) // len(text["unit"].names)]
+            unit = text["unit"].names[int(kind) % len(text["unit"].names)]
             rows = _Rows(text, numbers, of_model[chosen], points[chosen], len(checkpoints))
-            packed = _block(rows, block["gradient"], packer)
-            blocks.append({**block, "gradient": visible(block["gradient"]), "unit": visible(block["unit"]), **packed})
+            block = {"model": model, "gradient": visible(gradient), "unit": visible(unit)}
+            blocks.append({**block, **_block(rows, gradient, packer)})
     return Embedded({"models": models, "blocks": blocks, "arrays": packer.index}, packer.text())
 
 
