@@ -101,7 +101,7 @@ test-ray: $(READY_RAY)
 
 # pytest would skip these tests without a browser, and nobody would notice.
 test-browser: $(READY)
-	@command -v chromium chromium-browser google-chrome >/dev/null || { echo 'make test-browser needs a Chromium on the PATH: apt-get install chromium, or your system'"'"'s package' >&2; exit 1; }
+	@command -v "$${BROWSER_PATH:-chromium}" chromium-browser google-chrome >/dev/null || { echo 'make test-browser needs a Chromium on the PATH: apt-get install chromium, or your system'"'"'s package' >&2; exit 1; }
 	$(TEST_ENV) $(call limit,1200) $(PYTEST) -m browser tests/browser $(TEST_ARGS)
 
 # Also marked slow: each script trains its tiny models and studies them.

@@ -6,7 +6,6 @@ can compress. The browser is the system's Chromium, without a network.
 """
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,8 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.table import Line
+from tl_aniso.errors import TlAnisoError
+from tl_aniso.viz.browser import find_browser
 from tl_aniso.viz.report import write_page
 from tl_aniso.viz.study_page import ModelPart, study_report
 
@@ -52,8 +53,9 @@ def measure(repeats: int, say: Callable[[str], None]) -> list[Line]:
 
 
 def _opened(path: Path, repeats: int, say: Callable[[str], None]) -> list[Line]:
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if browser is None:
+    try:
+        browser = find_browser()
+    except TlAnisoError:
         say("report: no Chromium here, so how long the page takes to open was not measured")
         return []
     from playwright.sync_api import sync_playwright

@@ -1,28 +1,24 @@
 """A headless Chromium without a network, and pages in it whose console and requests are watched."""
 
 import os
-import shutil
 
 import pytest
 
 from tests.study_pages import study_page
+from tl_aniso.errors import TlAnisoError
+from tl_aniso.viz.browser import find_browser
 from tl_aniso.viz.report import write_page
 
 # Loaded machines draw slowly; nothing here waits for a time to pass.
 PATIENCE = 120_000
 
 
-def chromium():
-    """The browser of the system, or None."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return next((path for path in map(shutil.which, names) if path), None)
-
-
 @pytest.fixture(scope="session")
 def browser():
-    found = chromium()
-    if found is None:
-        pytest.skip("no Chromium on this machine: install chromium, or have it on the PATH")
+    try:
+        found = find_browser()
+    except TlAnisoError:
+        pytest.skip("no Chromium on this machine: install chromium, or set BROWSER_PATH to one")
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as running:
         # Root has no sandbox to be in, in a container.

@@ -16,7 +16,7 @@ from tl_aniso.viz.html import embedded_json, environment, plotly_deflated
 from tl_aniso.viz.reading import main_panel, read_frame
 from tl_aniso.viz.report_facts import methods_of, spelled
 from tl_aniso.viz.report_tables import energy_tables, isotropy_table
-from tl_aniso.viz.style import control_name, visible
+from tl_aniso.viz.style import COLOURS, control_name, visible
 from tl_aniso.viz.tables import PANELS, energy_values, isotropy_values
 from tl_aniso.viz.wording import MEASURES, control_words
 
@@ -118,6 +118,7 @@ def study_report(
             "units": _UNITS,
             "panels": list(PANELS),
         },
+        "hues": list(COLOURS),
         "wanted": _wanted(packed.header),
     }
     drawn = None if geometry is None or geometry.empty else embed_geometry(geometry)

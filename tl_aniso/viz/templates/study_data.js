@@ -1,4 +1,8 @@
 // Numbers of a study: packed arrays, the rules that give others from them, and means over sites.
+const element = (id) => document.getElementById(id);
+const headerOf = (id) => JSON.parse(element(id).textContent);
+const header = headerOf("study-header");
+
 const bytesOf = (id) => {
   const text = document.getElementById(id).textContent.trim();
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);

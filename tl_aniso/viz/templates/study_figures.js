@@ -1,5 +1,5 @@
 // Figures as plotly takes them, and beside each the table of its numbers.
-const HUES = ["#1f78c8", "#d55e00", "#008f68", "#b5599b", "#a97700", "#7a7a7a", "#2f8f9d", "#8a6fd1", "#c2566b", "#5f8a1f", "#9a6a4f"];
+const HUES = header.hues;
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "x", "triangle-down", "star", "cross", "pentagon", "hexagon", "hourglass"];
 const PUOR = ["#7f3b08", "#b35806", "#e08214", "#fdb863", "#fee0b6", "#f7f7f7", "#d8daeb", "#b2abd2", "#8073ac", "#542788", "#2d004b"];

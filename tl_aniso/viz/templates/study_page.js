@@ -1,11 +1,8 @@
 // The page's controls: what is chosen, what is drawn from it, and the tables beside.
-const element = (id) => document.getElementById(id);
-const headerOf = (id) => JSON.parse(element(id).textContent);
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 let printing = false;
 const theme = () => (dark.matches && !printing ? { ink: "#e6e8eb", tint: "#1e232b" } : { ink: "#1b1f24", tint: "#ffffff" });
 
-const header = headerOf("study-header");
 const names = header.names;
 const nameOf = (control) => names.controls[control] ?? control;
 const measureName = (measure) => names.measures[measure] ?? measure;
