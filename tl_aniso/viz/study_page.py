@@ -24,9 +24,9 @@ __all__ = ["ModelPart", "PageFragment", "study_report"]
 
 _UNITS = {"token": "one row a token", "sequence": "one row a sequence"}
 _FIGURES = (
-    ("map", "By layer and step", "One map for the effect and one for every control, on one scale of colours."),
     ("steps", "By training step", "Means over the sites chosen; bands are two standard deviations over drawn planes."),
     ("layers", "By layer", "At the step chosen; small circles are single sites."),
+    ("map", "By layer and step", "One map for the effect and one for every control, on one scale of colours."),
     ("isotropy-steps", "Isotropy by training step", "Before any removal, without the tangent plane, without others."),
     ("isotropy-layers", "Isotropy by layer", "At the step chosen."),
     ("delta", "Delta IsoScore* by layer", "Without the tangent plane less without another plane of the same rank."),

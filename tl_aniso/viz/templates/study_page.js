@@ -207,9 +207,9 @@ const compare = ({ control, narrow }) => {
   return figure;
 };
 const FIGURES = {
-  map: heat,
   steps: stepwise(() => choice("measure")),
   layers: layerwise(() => choice("measure")),
+  map: heat,
   "isotropy-steps": stepwise(isotropyOf),
   "isotropy-layers": layerwise(isotropyOf),
   delta: layerwise(() => "delta_isoscore_star"),
