@@ -111,7 +111,7 @@ def test_the_page_of_claims_has_both_verdicts_and_every_control(finished):
         tests = claims.controls[claims.controls["claim"] == name]
         assert section.count('<th scope="row">') == len(tests) + len(verdicts) // 2
         for control in tests["control"].unique():
-            assert f"<td>{control_name(control)}</td>" in section
+            assert f'<th scope="row">{control_name(control)}</th>' in section
     measured = set(claims.controls.query("claim == 'C1' and gradient == 'weight'")["control"])
     assert measured == {
         *("normal", "input_energy", "sign_flip", "shuffled_g", "shuffled_labels", "covariance_drawn", "next_k")
