@@ -5,6 +5,7 @@
 #   make test-real  the tests on published models
 #   make test-hooked  the tests that need TransformerLens 3.9 (HookedTransformer), in an environment of its own
 #   make test-ray   the tests of studies on Ray clusters, all on this machine
+#   make test-browser  the tests of pages in a headless Chromium, which must be installed
 #   make test-experiments  the scripts of experiments/ small and offline, and the notebooks
 #   make test-all   all of the above tests, and the slow ones
 #   make docs       the documentation site, into site/; opens from disk, without a network
@@ -52,10 +53,10 @@ LIMIT := $(if $(shell command -v timeout),timeout --foreground --signal=INT --ki
 limit = $(if $(LIMIT),$(LIMIT) $(1))
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup setup-hooked demo test test-real test-hooked test-ray test-experiments test-all docs check format gallery bench clean
+.PHONY: help setup setup-hooked demo test test-real test-hooked test-ray test-browser test-experiments test-all docs check format gallery bench clean
 
 help:
-	@sed -n '3,14s/^#   //p' Makefile
+	@sed -n '3,15s/^#   //p' Makefile
 
 setup: $(READY)
 
@@ -98,13 +99,18 @@ test-hooked: $(READY_HOOKED)
 test-ray: $(READY_RAY)
 	$(TEST_ENV) $(call limit,600) $(PYTEST) -m ray tests/integration/test_study_ray.py $(TEST_ARGS)
 
+# pytest would skip these tests without a browser, and nobody would notice.
+test-browser: $(READY)
+	@command -v "$${BROWSER_PATH:-chromium}" chromium-browser google-chrome >/dev/null || { echo 'make test-browser needs a Chromium on the PATH: apt-get install chromium, or your system'"'"'s package' >&2; exit 1; }
+	$(TEST_ENV) $(call limit,1200) $(PYTEST) -m browser tests/browser $(TEST_ARGS)
+
 # Also marked slow: each script trains its tiny models and studies them.
 test-experiments: $(READY)
 	$(TEST_ENV) $(call limit,1500) $(PYTEST) -n $(JOBS) -m slow tests/integration/test_experiments.py tests/integration/test_notebook.py tests/integration/test_tutorials.py $(TEST_ARGS)
 
 # pytest exits with 5 where no test carries the mark, which is no failure.
-test-all: test test-real test-hooked test-ray
-	$(TEST_ENV) $(PYTEST) -n $(JOBS) -m 'slow and not real and not hooked and not ray' $(TEST_ARGS) || { status=$$?; test $$status -eq 5 || exit $$status; }
+test-all: test test-real test-hooked test-ray test-browser
+	$(TEST_ENV) $(PYTEST) -n $(JOBS) -m 'slow and not real and not hooked and not ray and not browser' $(TEST_ARGS) || { status=$$?; test $$status -eq 5 || exit $$status; }
 
 # Strict: a link that leads nowhere, and a tutorial that fails, end the build. DOCS_RUN=0 leaves tutorials without outputs.
 docs: $(READY)

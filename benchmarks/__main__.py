@@ -4,12 +4,12 @@ import argparse
 import sys
 import warnings
 
-from benchmarks import ablation_cost, capture_cost, frequency_cost, memory, ray_efficiency
+from benchmarks import ablation_cost, capture_cost, frequency_cost, memory, ray_efficiency, report_page
 from benchmarks.table import render
 
 __all__ = ["main"]
 
-_PARTS = ("memory", "ablation", "capture", "frequency", "ray")
+_PARTS = ("memory", "ablation", "capture", "frequency", "ray", "report")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
         lines += frequency_cost.measure(chosen.pairs, _say)
     if "ray" in wanted:
         lines += ray_efficiency.measure(3, _say)
+    if "report" in wanted:
+        lines += report_page.measure(min(chosen.pairs, 5), _say)
     print(render(lines))
     return 0 if all(line.passed for line in lines) else 1
 

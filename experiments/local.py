@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     except TlAnisoError as error:
         print(f"local.py: {error}", file=sys.stderr)
         return 1
-    print(f"\n{study.out / 'report.html'}: claims, every control beside them, and a page for each training")
+    print(f"\n{study.out / 'report.html'}: claims, every control beside them, and figures of each training")
     return 0
 
 

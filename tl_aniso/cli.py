@@ -101,7 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
     plan.add_argument("config", type=Path, metavar="CONFIG.yaml", help="what to measure (docs/study.md)")
     plan.add_argument("--out", type=Path, help="also freeze the text and write plan.json in this directory")
 
-    report = commands.add_parser("report", help="write the pages of a study that was run")
+    report = commands.add_parser("report", help="write the page of a study that was run")
     report.add_argument("directory", type=Path, metavar="DIR", help="directory of the study")
     return parser
 

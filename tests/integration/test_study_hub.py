@@ -90,11 +90,11 @@ def test_one_set_of_weights_is_one_point(finished):
         "step1000": ([""], [""]),
     }
     assert points(frame)["revision"].unique().tolist() == ["step0", "step2", "step512", "step1000"]
-    page = (finished.out / "report-pythia-160m.html").read_text(encoding="utf-8")
+    page = (finished.out / "report.html").read_text(encoding="utf-8")
     assert "step1 has the weights of step0 (equal to step 0, as where the first rate is 0)" in page
     assert "1 of" in page
     assert "gpt_neox.layers.1.mlp.dense_h_to_4h.weight" in page
-    assert "step1 has the weights of step0" in (finished.out / "report.html").read_text(encoding="utf-8")
+    assert "<strong>Marked:</strong> step1 has the weights of step0" in page
     late = finished.claims.controls.query("claim == 'C1' and control == 'normal' and gradient == 'weight'")
     assert set(late["n"]) == {2}  # two sites of one checkpoint, step 2: step 1 is step 0 and step 0 no training
 
@@ -111,7 +111,7 @@ def test_the_page_of_claims_has_both_verdicts_and_every_control(finished):
         tests = claims.controls[claims.controls["claim"] == name]
         assert section.count('<th scope="row">') == len(tests) + len(verdicts) // 2
         for control in tests["control"].unique():
-            assert f"<td>{control_name(control)}</td>" in section
+            assert f'<th scope="row">{control_name(control)}</th>' in section
     measured = set(claims.controls.query("claim == 'C1' and gradient == 'weight'")["control"])
     assert measured == {
         *("normal", "input_energy", "sign_flip", "shuffled_g", "shuffled_labels", "covariance_drawn", "next_k")

@@ -2,10 +2,8 @@
 
 from pathlib import Path
 
-import jinja2
-
 from tl_aniso.doctor.check import WORDS, Diagnosis
-from tl_aniso.viz import style
+from tl_aniso.viz.html import environment
 
 __all__ = ["fragment_of", "page_of"]
 
@@ -21,12 +19,5 @@ def fragment_of(diagnosis: Diagnosis) -> str:
 
 
 def _render(template: str, diagnosis: Diagnosis) -> str:
-    rooms = (Path(__file__).parent / "templates", Path(style.__file__).parent / "templates")
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(rooms),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template(template).render(diagnosis=diagnosis, words=WORDS)
+    rooms = environment(Path(__file__).parent / "templates")
+    return rooms.get_template(template).render(diagnosis=diagnosis, words=WORDS)

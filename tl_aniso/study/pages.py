@@ -1,7 +1,6 @@
-"""The pages of a finished study: claims with every control beside them, and the report of each model."""
+"""The page of a finished study: claims with every control beside them, figures, a reading of each model."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,14 @@ from tl_aniso.study.differences import read_differences
 from tl_aniso.study.run import PLAN, RESULTS
 from tl_aniso.study.store import Store
 from tl_aniso.study.table import notes_of, read_table
-from tl_aniso.viz.claims_page import claims_page
-from tl_aniso.viz.report import write_page, write_report
+from tl_aniso.viz.report import write_page
+from tl_aniso.viz.study_page import ModelPart, study_report
 
 __all__ = ["REPORT", "judged", "write_pages"]
 
 REPORT = "report.html"
+# The table about local geometry and frequency (C6 to C8), where a study has one.
+GEOMETRY = "geometry.parquet"
 
 
 def judged(directory: Path) -> ClaimsTable:
@@ -33,39 +34,46 @@ def judged(directory: Path) -> ClaimsTable:
 
 
 def write_pages(directory: Path) -> Path:
-    """Write the pages of the study in `directory`: claims, and a page for each model; returns the path of the first.
+    """Write the page of the study in `directory`, ``report.html``; returns its path.
 
     Raises:
         TlAnisoError: it holds no finished study.
     """
     frame, facts = _read(directory)
     plan = _plan(directory)
-    pages = {model: f"report-{_file_name(model)}.html" for model in dict.fromkeys(frame["model"])}
-    for model, name in pages.items():
-        rows = points(frame[frame["model"] == model])
-        write_report(
-            directory / name,
-            rows.reset_index(drop=True),
-            title=f"Study: {model}",
-            provenance=_provenance(plan, model, facts),
-            notes=facts.get("notes", {}).get(model, ()),
-        )
     try:
         claims: ClaimsTable | str = _judged(directory, frame, plan)
-    except TlAnisoError as error:  # several ranks, say: the pages of the models are there all the same
+    except TlAnisoError as error:  # several ranks, say: the figures are there all the same
         claims = f"The claims were not judged: {error}"
-    page = claims_page(
+    rows = points(frame)
+    page = study_report(
+        [
+            ModelPart(
+                model,
+                rows[rows["model"] == model],
+                marked=_marked(frame, model),
+                notes=facts.get("notes", {}).get(model, ()),
+                provenance=_provenance(plan, model, facts),
+            )
+            for model in dict.fromkeys(rows["model"])
+        ],
         claims,
-        late_fitted_table(frame),
+        late=late_fitted_table(frame),
         rules=citation(),
-        models=[(model, pages[model], _marked(frame, model)) for model in pages],
         facts={
             "early": f"the first {facts['early_fraction']:.0%} of the {facts['early_unit']} of each model",
             "trainings": {name: ", ".join(members) for name, members in plan["config"]["trainings"]} or "one a model",
             "library": f"tl_aniso {plan['library_version']}",
         },
+        geometry=_geometry(directory),
     )
     return write_page(directory / REPORT, page)
+
+
+def _geometry(directory: Path) -> pd.DataFrame | None:
+    """Rows about local geometry and frequency, where the study measured them."""
+    path = directory / GEOMETRY
+    return read_table(path) if path.is_file() else None
 
 
 def _read(directory: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -127,7 +135,3 @@ def _provenance(plan: dict[str, Any], model: str, facts: dict[str, Any]) -> dict
         "keys of the weights": {entry["name"]: entry["key"] for entry in found["checkpoints"]},
         "library": f"tl_aniso {plan['library_version']}",
     }
-
-
-def _file_name(model: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", model)

@@ -142,7 +142,7 @@ class Study:
         return judged(self.out)
 
     def report(self) -> Path:
-        """Write ``report.html``, which holds the claims, and a page for each model; returns its path.
+        """Write ``report.html``: claims, figures, a reading of each model, methods, in one file; returns its path.
 
         Raises:
             TlAnisoError: there are no results.

@@ -1,26 +1,25 @@
-"""The page of claims: both verdicts on each, and every control beside the effect."""
+"""The claims of a page: both verdicts on each, and every control beside the effect."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 
 from tl_aniso.claims import ClaimsTable
-from tl_aniso.viz.report_facts import spelled
+from tl_aniso.viz.forest import Axis, Mark, axis_of
 from tl_aniso.viz.style import control_name
-from tl_aniso.viz.wording import control_words
 
-__all__ = ["claims_page"]
+__all__ = ["Claim", "ClaimRow", "ClaimTest", "late_rows", "read_claims"]
 
 _GRADIENTS = {"weight": "weight gradients", "activation": "activation gradients", "none": "activations"}
+# Colours of tests are those of verdicts.
+_COLOURS = {"passed": "holds", "not passed": "does not hold", "cannot be said": "not testable"}
+_QUANTITIES = {"energy": "energy of the", "isotropy": "IsoScore* of the"}
 _KEYS = ["claim", "quantity", "model", "gradient"]
 
 
 @dataclass(frozen=True)
-class _Test:
+class ClaimTest:
     """One control beside the effect: `effect` is against the normal plane, the others against controls."""
 
     part: str
@@ -31,10 +30,11 @@ class _Test:
     outcome: str
     reason: str
     is_effect: bool
+    mark: Mark | None
 
 
 @dataclass(frozen=True)
-class _Row:
+class ClaimRow:
     """One claim about one model and kind of gradient."""
 
     model: str
@@ -45,91 +45,79 @@ class _Row:
     beyond_reason: str
     effect: str
     small: str
-    tests: tuple[_Test, ...]
+    marks: tuple[Mark | None, Mark | None]
+    tests: tuple[ClaimTest, ...]
 
 
 @dataclass(frozen=True)
-class _Claim:
+class Claim:
+    """One claim, its verdicts by model and kind of gradient, and the axes that its effects are drawn on."""
+
     name: str
     statement: str
     counts: str
-    rows: tuple[_Row, ...]
+    rows: tuple[ClaimRow, ...]
+    scales: str
 
 
-def claims_page(
-    claims: ClaimsTable | str,
-    late: pd.DataFrame,
-    *,
-    rules: str,
-    models: Sequence[tuple[str, str, Sequence[str]]],
-    facts: Mapping[str, Any],
-) -> str:
-    """One self-contained page, which fetches nothing and needs no script.
-
-    Args:
-        claims: verdicts; or why there are none.
-        late: early planes against late-fitted ones, as `tl_aniso.study.claims.late_fitted_table` has them.
-        rules: by which rules it was judged.
-        models: name, file of its page, and what is wrong with its checkpoints.
-        facts: what was measured, name by name.
-    """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    known = isinstance(claims, ClaimsTable)
-    found = _claims(claims) if isinstance(claims, ClaimsTable) else []
-    named = dict.fromkeys(claims.controls["control"].dropna()) if isinstance(claims, ClaimsTable) else {}
-    return environment.get_template("study.html").render(
-        claims=found,
-        fault="" if known else str(claims),
-        notes=claims.notes if isinstance(claims, ClaimsTable) else (),
-        late=[
-            (row["model"], _GRADIENTS[row["gradient"]], row["phase"], *map(_number, row.iloc[3:]))
-            for _, row in late.iterrows()
-        ],
-        rules=rules,
-        models=models,
-        facts=[(name, spelled(value)) for name, value in facts.items()],
-        controls=[(control_name(control), control_words(control)) for control in named if control_words(control)],
-    )
-
-
-def _claims(table: ClaimsTable) -> list[_Claim]:
+def read_claims(table: ClaimsTable) -> list[Claim]:
+    """The claims with both verdicts, and every control beside the effect, as a page shows them."""
     frame, controls = table.frame, table.controls
     tests = dict(iter(controls.groupby(_KEYS, sort=False, dropna=False)))
     found = []
     for name, statement in table.statements.items():
+        axes = _axes(pd.concat([frame[frame["claim"] == name], controls[controls["claim"] == name]]))
         rows = []
         for key, pair in frame[frame["claim"] == name].groupby(_KEYS, sort=False, dropna=False):
-            rows.append(_row(key, pair.set_index("kind"), tests.get(key)))
+            rows.append(_row(key, pair.set_index("kind"), tests.get(key), axes))
         counts = frame[frame["claim"] == name].groupby(["kind", "verdict"], sort=False).size()
         words = [
             f"{label} " + ", ".join(f"{n} × {verdict}" for verdict, n in counts[kind].items())
             for kind, label in (("as_stated", "as stated"), ("beyond_controls", "beyond controls"))
             if kind in counts.index.get_level_values(0)
         ]
-        found.append(_Claim(name, statement, "; ".join(words), tuple(rows)))
+        scales = "; ".join(str(axis) for axis in axes.values())
+        found.append(Claim(name, statement, "; ".join(words), tuple(rows), scales))
     return found
 
 
-def _row(key: tuple[Any, ...], pair: pd.DataFrame, tests: pd.DataFrame | None) -> _Row:
+def _axes(rows: pd.DataFrame) -> dict[str, Axis]:
+    """An axis for each scale: ratios, differences and correlations do not share one."""
+    found = {}
+    for scale, part in rows.dropna(subset=["scale"]).groupby("scale", sort=False):
+        values = part[["effect", "ci_low", "ci_high", "threshold"]].to_numpy(dtype=float).ravel()
+        axis = axis_of(_SCALES.get(scale, scale), values, is_log=scale == "ratio")
+        if axis is not None:
+            found[scale] = axis
+    return found
+
+
+def _mark(row: Any, axes: dict[str, Axis], verdict: str, square: bool) -> Mark | None:
+    axis = None if pd.isna(row["scale"]) else axes.get(row["scale"])
+    if axis is None:
+        return None
+    effect, low, high, threshold = (float(row[name]) for name in ("effect", "ci_low", "ci_high", "threshold"))
+    return axis.mark(effect, low, high, threshold, verdict.replace(" ", "-"), square)
+
+
+def _row(key: tuple[Any, ...], pair: pd.DataFrame, tests: pd.DataFrame | None, axes: dict[str, Axis]) -> ClaimRow:
     _, quantity, model, gradient = key
     stated, beyond = pair.loc["as_stated"], pair.loc["beyond_controls"]
-    effect = "energy of the" if quantity == "energy" else "IsoScore* of the"
-    return _Row(
+    effect = _QUANTITIES.get(str(quantity), f"{str(quantity).replace('_', ' ')} of the")
+    return ClaimRow(
         model=str(model),
-        about=f"{effect} {_GRADIENTS[str(gradient)]}",
+        about=f"{effect} {_GRADIENTS.get(str(gradient), str(gradient))}",
         stated=str(stated["verdict"]),
         stated_reason=str(stated["reason"]),
         beyond=str(beyond["verdict"]),
         beyond_reason=str(beyond["reason"]),
         effect=_with_ends(stated),
         small=_small(stated),
-        tests=() if tests is None else tuple(_test(row) for _, row in tests.iterrows()),
+        marks=(
+            _mark(stated, axes, str(stated["verdict"]), False),
+            _mark(beyond, axes, str(beyond["verdict"]), True),
+        ),
+        tests=() if tests is None else tuple(_test(row, axes) for _, row in tests.iterrows()),
     )
 
 
@@ -146,10 +134,10 @@ def _small(row: Any) -> str:
     return "; ".join(part for part in parts if part and part != "nan")
 
 
-def _test(row: Any) -> _Test:
+def _test(row: Any, axes: dict[str, Axis]) -> ClaimTest:
     passes = row["passes"]
     outcome = "cannot be said" if pd.isna(passes) else "passed" if passes else "not passed"
-    return _Test(
+    return ClaimTest(
         part=str(row["part"] or ""),
         control=control_name(str(row["control"])),
         effect=_with_ends(row),
@@ -158,6 +146,7 @@ def _test(row: Any) -> _Test:
         outcome=outcome,
         reason=str(row["reason"] or ("" if row["decisive"] else "not decisive")),
         is_effect=row["control"] == "normal",
+        mark=_mark(row, axes, _COLOURS[outcome], row["control"] != "normal"),
     )
 
 
@@ -178,3 +167,11 @@ def _number(value: float) -> str:
     if pd.isna(value):
         return ""
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e7 else f"{value:.3g}"
+
+
+def late_rows(late: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Early planes against late-fitted ones as cells of text, of `tl_aniso.study.claims.late_fitted_table`."""
+    return [
+        (str(row["model"]), _GRADIENTS[row["gradient"]], str(row["phase"]), *map(_number, row.iloc[3:]))
+        for _, row in late.iterrows()
+    ]

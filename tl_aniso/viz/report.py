@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import plotly.graph_objects as go
 import plotly.io
 from markupsafe import Markup
@@ -14,10 +13,11 @@ from plotly.offline import get_plotlyjs
 
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.viz import figures
+from tl_aniso.viz.html import embedded, environment
 from tl_aniso.viz.reading import read_frame
 from tl_aniso.viz.report_facts import methods_of, spelled
 from tl_aniso.viz.report_tables import energy_tables, full_table, isotropy_table
-from tl_aniso.viz.style import control_name, visible
+from tl_aniso.viz.style import control_name
 from tl_aniso.viz.tables import controls_of, energy_values, isotropy_values, steps_of
 from tl_aniso.viz.wording import control_words
 
@@ -148,27 +148,24 @@ def render_page(
         frame: The frame whose columns say how it was measured.
         controls: Controls that the page explains.
     """
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    # Nothing that a page holds may reorder what stands around it: values are shown, never obeyed.
-    environment.finalize = lambda value: visible(value) if type(value) is str else value
-    return environment.get_template("report.html").render(
-        title=title,
-        reading=reading,
-        notes=notes,
-        tables=tables,
-        isotropy=isotropy,
-        whole=whole,
-        figures=[_plot(name, caption, figure) for name, caption, figure in figures],
-        provenance=[(str(name), spelled(value)) for name, value in provenance.items()],
-        methods=methods_of(frame),
-        controls=[(control_name(control), control_words(control)) for control in controls if control_words(control)],
-        plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            title=title,
+            reading=reading,
+            notes=notes,
+            tables=tables,
+            isotropy=isotropy,
+            whole=whole,
+            figures=[_plot(name, caption, figure) for name, caption, figure in figures],
+            provenance=[(str(name), spelled(value)) for name, value in provenance.items()],
+            methods=methods_of(frame),
+            controls=[
+                (control_name(control), control_words(control)) for control in controls if control_words(control)
+            ],
+            plotly=Markup(get_plotlyjs().replace("</script", "<\\/script")),
+        )
     )
 
 
@@ -188,8 +185,8 @@ def _plot(name: str, caption: str, figure: go.Figure) -> dict[str, Any]:
         "height": int(figure.layout.height),
         "label": f"{caption}: {_described(figure)}",
         "options": [_unescaped(button["label"]) for menu in menus for button in menu],
-        "json": _embedded(plotly.io.to_json(figure, validate=False)),
-        "updates": _embedded(plotly.io.to_json({"args": [b["args"] for m in menus for b in m]}, validate=False)),
+        "json": embedded(plotly.io.to_json(figure, validate=False)),
+        "updates": embedded(plotly.io.to_json({"args": [b["args"] for m in menus for b in m]}, validate=False)),
     }
 
 
@@ -201,13 +198,6 @@ def _described(figure: go.Figure) -> str:
 
 def _unescaped(text: str) -> str:
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-
-
-def _embedded(json: str) -> Markup:
-    """JSON that can stand inside a script element: no character in it can end the element or open a comment."""
-    for character in "<>&\u2028\u2029":
-        json = json.replace(character, f"\\u{ord(character):04x}")
-    return Markup(json)
 
 
 def _or_none(read: Any, frame: Any) -> Any:

@@ -56,18 +56,19 @@ def plain(text: object) -> str:
     return escape(visible(text), quote=False)
 
 
-# Marks, embeddings, overrides and isolates: they reorder what stands around them, out of sight.
-_DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# Marks, embeddings, overrides and isolates reorder what stands around them, out of sight; control characters have no
+# shape, and a page may not hold them; half a surrogate pair has no bytes.
+_UNSEEN = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def visible(text: object) -> str:
-    r"""Text with characters that only set the direction of writing shown as their code points.
+    r"""Text with characters that have no shape shown as their code points: marks of direction, and control characters.
 
     Example:
-        >>> visible("a\u202eb")
-        'a[U+202E]b'
+        >>> visible("a\u202eb\x00")
+        'a[U+202E]b[U+0000]'
     """
-    return _DIRECTION.sub(lambda found: f"[U+{ord(found.group()):04X}]", str(text))
+    return _UNSEEN.sub(lambda found: f"[U+{ord(found.group()):04X}]", str(text))
 
 
 def control_name(control: str) -> str:

@@ -9,6 +9,7 @@ from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.results import group_of
 
 __all__ = [
+    "PANELS",
     "QUANTITIES",
     "averaged",
     "controls_of",
@@ -26,7 +27,8 @@ _INTERVALS = ("null_mean", "null_std", "ci_low", "ci_high", "z")
 # Stands for an unknown step or layer while tables are joined: NaN does not equal itself.
 _UNKNOWN = -1.0
 _KEY = ["step", "site", "gradient", "rank", "measure", "control"]
-_PANELS = (
+# Groups of weights, gradients and activations, in the order in which they are shown.
+PANELS = (
     "readers",
     "writers",
     "readers by head",
@@ -55,7 +57,7 @@ def panel_of(gradient: str, site: str) -> str:
 def panels_of(values: Any) -> list[str]:
     """The panels of a table of values, in the order in which they are shown."""
     found = [str(name) for name in values["panel"].unique()]
-    return sorted(found, key=lambda name: (_PANELS.index(name) if name in _PANELS else len(_PANELS), name))
+    return sorted(found, key=lambda name: (PANELS.index(name) if name in PANELS else len(PANELS), name))
 
 
 def controls_of(values: Any) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from tl_aniso.viz.style import step_text
 
-__all__ = ["capital", "control_words", "joined", "ranges"]
+__all__ = ["MEASURES", "capital", "control_words", "joined", "ranges"]
 
 _CONTROLS = {
     "normal": "planes of the same rank beside the tangent plane, drawn uniformly; the exact mean over all of them",
@@ -18,6 +18,28 @@ _CONTROLS = {
     "covariance_drawn": "planes spanned by random draws from the activations' covariance: any plane where the data lie",
     "late_fitted": "the planes of the late checkpoints, fitted on the same documents: is it the early ones that count?",
     "next_k": "the principal components that follow the plane's own: does it take the leading ones?",
+}
+# Measures of the tables as a page calls them, in the order in which it lists them.
+MEASURES = {
+    "r_energy": "R",
+    "energy_share": "E",
+    "excess": "excess",
+    "isoscore_star": "IsoScore*",
+    "delta_isoscore_star": "delta IsoScore*",
+    "isoscore": "IsoScore",
+    "share_per_variance": "E per share of variance",
+    "participation_ratio": "participation ratio",
+    "effective_rank": "effective rank",
+    "top_share": "share of the first component",
+    "frequency_pearson": "correlation with log frequency (Pearson)",
+    "frequency_spearman": "correlation with log frequency (Spearman)",
+    "curvature_slope": "slope of log normal on log tangent",
+    "visible_share": "visible normal share",
+    "curvature_energy": "curvature energy",
+    "local_dimension": "local dimension",
+    "local_energy_share": "gradient energy in the local plane",
+    "local_r": "local R",
+    "local_excess": "local excess",
 }
 
 
