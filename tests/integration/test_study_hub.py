@@ -17,7 +17,7 @@ from tl_aniso.cli import main
 from tl_aniso.errors import ConfigError, ModelError
 from tl_aniso.models import find, save_listings
 from tl_aniso.models.rules import from_naming_rules
-from tl_aniso.study.claims import citation, late_fitted_table, points
+from tl_aniso.study.claims import citation, geometry_citation, late_fitted_table, points
 from tl_aniso.study.differences import read_differences
 from tl_aniso.study.published import PublishedCheckpoints
 from tl_aniso.viz.style import control_name
@@ -136,14 +136,15 @@ def test_early_less_late_leaves_out_step_0_and_doubled_weights(finished):
         assert np.abs(found["value"].to_numpy() - expected.to_numpy()).max() < 1e-9
 
 
-def test_the_cited_commit_wrote_the_rules(tmp_path):
-    commit = re.search("commit ([0-9a-f]{12})", citation()).group(1)
+@pytest.mark.parametrize(("cite", "name"), [(citation, "claims"), (geometry_citation, "claims_geometry")])
+def test_the_cited_commit_wrote_the_rules(cite, name):
+    commit = re.search("commit ([0-9a-f]{12})", cite()).group(1)
     root = Path(__file__).parents[2]
     known = subprocess.run(["git", "cat-file", "-e", commit], cwd=root, capture_output=True, check=False)
     if known.returncode:
         pytest.skip("no history of this repository here")
-    held = subprocess.run(["git", "show", f"{commit}:data/claims.yaml"], cwd=root, capture_output=True, check=True)
-    assert held.stdout.decode() == (root / "data" / "claims.yaml").read_text(encoding="utf-8")
+    held = subprocess.run(["git", "show", f"{commit}:data/{name}.yaml"], cwd=root, capture_output=True, check=True)
+    assert held.stdout.decode() == (root / "data" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def test_late_fitted_planes_stand_beside_the_early_ones(finished):

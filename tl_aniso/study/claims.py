@@ -5,15 +5,26 @@ from typing import Any
 
 import pandas as pd
 
-from tl_aniso.claims import ClaimsTable, Paired, Rules, judge, load_rules
+from tl_aniso.claims import (
+    ClaimsTable,
+    GeometryRules,
+    Paired,
+    Rules,
+    judge,
+    judge_geometry,
+    load_geometry_rules,
+    load_rules,
+)
 from tl_aniso.controls.names import LATE_FITTED
 
-__all__ = ["citation", "claims_of", "late_fitted_table", "points"]
+__all__ = ["citation", "claims_of", "geometry_citation", "geometry_claims_of", "late_fitted_table", "points"]
 
 TRAINING = "training"
-# Digest of data/claims.yaml -> the commit that wrote it, before any study ran: a wheel has no history to ask.
+# Digest of a file of rules -> the commit that wrote it, before any study measured what it judges: a wheel has no
+# history to ask.
 _COMMITS = {
     "f7949d853676e91b5aeab4b9f2fd6f4b59b1fe986f34b48f981d20921ddc0de3": "2e32b4902aaf85fb44ab20b7af4ce81c10d412a8",
+    "9058807ff60859985505f35545911e8b3b63bdf4e6c9d8355059fbc2434f9a6f": "8da8765df67320b60500450f4c076298659dad32",
 }
 
 
@@ -43,20 +54,44 @@ def claims_of(
         TlAnisoError: several ranks; see `tl_aniso.claims.judge`.
     """
     rows = points(frame)
-    groups = dict(trainings or {})
-    if not groups:
+    if not trainings:
         return judge(rows, rules, differences=differences)
-    names = {member: name for name, members in groups.items() for member in members}
-    numbers = {member: str(place) for members in groups.values() for place, member in enumerate(members)}
-    rows = rows.assign(
+    return judge(_as_trainings(rows, trainings), rules, differences=differences, runs=TRAINING)
+
+
+def geometry_claims_of(
+    frame: pd.DataFrame,
+    trainings: Mapping[str, Sequence[str]] | None = None,
+    *,
+    rules: GeometryRules | None = None,
+) -> ClaimsTable:
+    """Both verdicts on each claim about frequency and local geometry, from a study's ``geometry.parquet``.
+
+    Args:
+        frame: of a study.
+        trainings: as for `claims_of`.
+        rules: those of the library by default.
+
+    Raises:
+        TlAnisoError: see `tl_aniso.claims.judge_geometry`.
+    """
+    if not trainings:
+        return judge_geometry(frame, rules)
+    return judge_geometry(_as_trainings(frame, trainings), rules, runs=TRAINING)
+
+
+def _as_trainings(rows: pd.DataFrame, trainings: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Models by the name of what they are trainings of, numbered."""
+    names = {member: name for name, members in trainings.items() for member in members}
+    numbers = {member: str(place) for members in trainings.values() for place, member in enumerate(members)}
+    return rows.assign(
         model=rows["model"].map(lambda model: names.get(model, model)),
         **{TRAINING: rows["model"].map(lambda model: numbers.get(model, "0"))},
     )
-    return judge(rows, rules, differences=differences, runs=TRAINING)
 
 
-def citation(rules: Rules | None = None) -> str:
-    """The rules by file, commit and digest.
+def citation(rules: Rules | GeometryRules | None = None) -> str:
+    """The rules by file, commit and digest; those of C1 to C5 by default.
 
     Example:
         >>> "SHA-256" in citation()
@@ -64,10 +99,16 @@ def citation(rules: Rules | None = None) -> str:
     """
     rules = load_rules() if rules is None else rules
     commit = _COMMITS.get(rules.digest)
+    what = "measured what it judges" if isinstance(rules, GeometryRules) else "ran"
     written = (
-        f"commit {commit[:12]}, written before the first study ran" if commit else "of no commit that is known here"
+        f"commit {commit[:12]}, written before the first study {what}" if commit else "of no commit that is known here"
     )
     return f"{rules.source}, {written}, SHA-256 {rules.digest}"
+
+
+def geometry_citation() -> str:
+    """The rules of C6 to C8 by file, commit and digest."""
+    return citation(load_geometry_rules())
 
 
 def late_fitted_table(frame: pd.DataFrame) -> pd.DataFrame:
