@@ -17,6 +17,13 @@ __all__ = ["Found", "of_model", "of_models", "outcomes_of"]
 # How a test was made, and what came out.
 Found = tuple[str, Estimate | Untestable]
 _P_VALUE = "p_value"
+# What a table calls a scale, of an effect and of its difference from a control; C1 to C5 have others of these kinds.
+_SCALES = {
+    "correlation": ("correlation with frequency", "difference of correlations"),
+    "slope": ("slope", "difference of slopes"),
+    "difference": ("difference of groups", "difference of groups"),
+    "ratio": ("ratio", "ratio"),
+}
 
 
 def of_model(rows: pd.DataFrame, quantity: Quantity, parts: Sequence[Part], rules: GeometryRules) -> dict[Key, Found]:
@@ -145,10 +152,9 @@ def _null(part: Part, way: str) -> float:
 def _outcome(key: Key, part: Part, way: str, found: Estimate | Untestable, rules: GeometryRules) -> Outcome:
     """Held against the threshold: the whole interval decides, never the estimate alone."""
     null = _null(part, way)
-    apart = way in ("difference", _P_VALUE) and part.scale != "ratio"
     bare = Outcome(
         *key,
-        scale="difference" if apart else part.scale,
+        scale=_SCALES[part.scale][way in ("difference", _P_VALUE)],
         threshold=null,
         side=part.side,
         estimate=None,

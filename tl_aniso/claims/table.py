@@ -30,8 +30,7 @@ class ClaimsTable:
     * ``part``, ``control``: the test that the verdict hangs on, which the numbers are of: the first to fail by the
       widest margin, or, of a claim that holds, the one that comes nearest to failing.
     * ``effect``, ``ci_low``, ``ci_high``, ``threshold``, on ``scale``: "ratio" (R, excess, or their ratios),
-      "difference" (of IsoScore*, or of what the reason names), "correlation" (with depth; of C6 with log frequency),
-      "slope" or "share of models".
+      "difference" (of IsoScore*), "correlation" (with depth), "share of models", or what `judge_geometry` writes out.
     * ``interval``: over what; ``n``: over how many of these (sites, where it is over documents).
     * ``share``: the E behind an energy, since R says little without it; a difference of E behind a difference.
     * ``p_value``, ``p_holm``: where an interval over runs, models or layers gives one; Holm over models.

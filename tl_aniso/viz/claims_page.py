@@ -122,7 +122,7 @@ def _row(key: tuple[Any, ...], pair: pd.DataFrame, tests: pd.DataFrame | None) -
     effect = "energy of the" if quantity == "energy" else "IsoScore* of the"
     return _Row(
         model=str(model),
-        about=f"{effect} {_GRADIENTS[str(gradient)]}",
+        about=_about(effect, str(quantity), _GRADIENTS[str(gradient)]),
         stated=str(stated["verdict"]),
         stated_reason=str(stated["reason"]),
         beyond=str(beyond["verdict"]),
@@ -131,6 +131,13 @@ def _row(key: tuple[Any, ...], pair: pd.DataFrame, tests: pd.DataFrame | None) -
         small=_small(stated),
         tests=() if tests is None else tuple(_test(row) for _, row in tests.iterrows()),
     )
+
+
+def _about(effect: str, quantity: str, gradients: str) -> str:
+    """What is judged; the quantities of C6 to C8 are said in words already."""
+    if quantity in ("energy", "isotropy"):
+        return f"{effect} {gradients}"
+    return quantity if gradients == _GRADIENTS["none"] else f"{quantity} of {gradients}"
 
 
 # Of these the share beside an energy is a difference of E; of the others it is E itself.
@@ -151,7 +158,7 @@ def _test(row: Any) -> _Test:
     outcome = "cannot be said" if pd.isna(passes) else "passed" if passes else "not passed"
     return _Test(
         part=str(row["part"] or ""),
-        control=control_name(str(row["control"])),
+        control="the effect itself" if row["control"] == "none" else control_name(str(row["control"])),
         effect=_with_ends(row),
         threshold=_number(row["threshold"]),
         interval=f"{row['interval']}, n = {row['n']:.0f}" if row["interval"] else "",
