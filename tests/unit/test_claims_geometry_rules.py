@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tl_aniso.claims import load_geometry_rules, load_rules
+from tests.geometry_frames import correlations
+from tl_aniso.claims import judge_geometry, load_geometry_rules, load_rules
 from tl_aniso.claims import schema as schema_module
 from tl_aniso.errors import TlAnisoError
-from tl_aniso.study.claims import geometry_citation
+from tl_aniso.study.claims import citation
 
 SOURCE = Path(__file__).parents[2] / "data" / "claims_geometry.yaml"
 TEXT = SOURCE.read_text("utf-8")
@@ -38,7 +39,8 @@ def test_the_library_has_rules_for_three_more_claims():
 def test_there_is_one_copy_and_its_commit_is_known():
     assert not (Path(schema_module.__file__).parent / "claims_geometry.yaml").exists()
     assert load_geometry_rules().digest == load_geometry_rules(SOURCE).digest
-    assert "written before the first study measured" in geometry_citation()
+    assert "claims_geometry" not in citation()
+    assert "written before the first study measured" in citation(judge_geometry(correlations()))
 
 
 @pytest.mark.parametrize(

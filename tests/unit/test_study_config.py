@@ -1,12 +1,15 @@
 """Configs of studies: every wrong one is refused with its place, and phases and choices follow hand values."""
 
+import re
+from dataclasses import replace
+
 import pytest
 import torch
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from tl_aniso.errors import ConfigError
 from tl_aniso.study import Checkpoint, MemoryCheckpoints, StudyConfig, read_config
-from tl_aniso.study.config import Checkpoints
+from tl_aniso.study.config import Checkpoints, Geometry
 from tl_aniso.study.phases import choose, phases_of
 from tl_aniso.study.plan import outline
 
@@ -168,6 +171,43 @@ def test_sizes_of_a_plan_by_hand():
     assert found.memory(model) == size.running_bytes + size.measure_bytes
     half = 50 * (3 * size.fit_flops + 3 * size.measure_flops)
     assert found.seconds(model, 100, 1.0) == pytest.approx(half)
+
+
+def test_geometry_is_asked_for_or_not():
+    given = {"models": ["tiny"], "text": "local"}
+    assert read_config(given).geometry is None
+    assert read_config({**given, "geometry": False}).geometry is None
+    assert read_config({**given, "geometry": True}).geometry == Geometry()
+    asked = read_config({**given, "geometry": {"sites": "blocks.1.hook_resid_pre", "n_min": 5}})
+    assert asked.geometry == Geometry(("blocks.1.hook_resid_pre",), 5)
+    for value, message in (
+        ({"n_mim": 5}, "geometry: unknown key 'n_mim'; did you mean n_min"),
+        ({"n_min": 1}, "geometry: n_min"),
+        ({"sites": []}, "geometry: sites: is empty"),
+        ("yes", "geometry: must be true, false or keys"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            read_config({**given, "geometry": value})
+
+
+def test_a_plan_counts_the_passes_of_geometry():
+    config = LlamaConfig(
+        hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=32, vocab_size=100,
+        architectures=["LlamaForCausalLM"],
+    )  # fmt: skip
+    source = MemoryCheckpoints({step: LlamaForCausalLM(config) for step in (0, 10, 100)})
+    given = {"models": ["tiny"], "text": "local"}
+    plain, asked = (outline(read_config({**given, "geometry": on}), {"tiny": source}) for on in (False, True))
+    (before,), (model,) = plain.models, asked.models
+    size = model.estimate
+    # Of three residual sites means twice, in float64; two tables in float32.
+    assert size.geometry_bytes == 100 * 16 * (3 * 2 * 8 + 2 * 4)
+    assert size.geometry_flops == 8 * size.n_parameters
+    assert replace(size, geometry_bytes=0, geometry_flops=0.0) == before.estimate
+    assert asked.n_captures(model) == plain.n_captures(before) + 3
+    assert asked.disk(model) == plain.disk(before) + 3 * size.geometry_bytes
+    more = asked.seconds(model, 100, 1.0) - plain.seconds(before, 100, 1.0)
+    assert more == pytest.approx(100 * 3 * size.geometry_flops)
 
 
 class Other(torch.nn.Linear):

@@ -96,7 +96,7 @@ def print_claims(claims: ClaimsTable) -> None:
         table = claims.table()
         rows = table[table["claim"] == name].drop(columns="claim")
         print_table(rows, f"{name}: {statement}")
-    print_text("\n".join(f"* {note}" for note in (*claims.notes, f"rules: {citation()}")))
+    print_text("\n".join(f"* {note}" for note in (*claims.notes, f"rules: {citation(claims)}")))
 
 
 def report_command(options: argparse.Namespace) -> None:

@@ -17,7 +17,7 @@ from tl_aniso.claims import (
 )
 from tl_aniso.controls.names import LATE_FITTED
 
-__all__ = ["citation", "claims_of", "geometry_citation", "geometry_claims_of", "late_fitted_table", "points"]
+__all__ = ["citation", "claims_of", "geometry_claims_of", "late_fitted_table", "points"]
 
 TRAINING = "training"
 # Digest of a file of rules -> the commit that wrote it, before any study measured what it judges: a wheel has no
@@ -90,25 +90,26 @@ def _as_trainings(rows: pd.DataFrame, trainings: Mapping[str, Sequence[str]]) ->
     )
 
 
-def citation(rules: Rules | GeometryRules | None = None) -> str:
-    """The rules by file, commit and digest; those of C1 to C5 by default.
+def citation(claims: ClaimsTable | None = None) -> str:
+    """The rules by file, commit and digest: those of C1 to C5, and of what else a table judges.
 
     Example:
         >>> "SHA-256" in citation()
         True
     """
-    rules = load_rules() if rules is None else rules
+    found: list[Rules | GeometryRules] = [load_rules()]
+    further = load_geometry_rules()
+    if claims is not None and set(further.claims) & set(claims.statements):
+        found.append(further)
+    return "; and by ".join(_cited(rules) for rules in found)
+
+
+def _cited(rules: Rules | GeometryRules) -> str:
     commit = _COMMITS.get(rules.digest)
     what = "measured what it judges" if isinstance(rules, GeometryRules) else "ran"
-    written = (
-        f"commit {commit[:12]}, written before the first study {what}" if commit else "of no commit that is known here"
-    )
-    return f"{rules.source}, {written}, SHA-256 {rules.digest}"
-
-
-def geometry_citation() -> str:
-    """The rules of C6 to C8 by file, commit and digest."""
-    return citation(load_geometry_rules())
+    if commit is None:
+        return f"{rules.source}, of no commit that is known here, SHA-256 {rules.digest}"
+    return f"{rules.source}, commit {commit[:12]}, written before the first study {what}, SHA-256 {rules.digest}"
 
 
 def late_fitted_table(frame: pd.DataFrame) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from tl_aniso.errors import ConfigError, TlAnisoError
 from tl_aniso.study.fields import Fields, near
 from tl_aniso.study.values import count, flag, fraction, one_of, optional, ranks, sites, some_of, string
 
-__all__ = ["Checkpoints", "EarlyUnit", "ModelEntry", "StudyConfig", "read_config"]
+__all__ = ["Checkpoints", "EarlyUnit", "Geometry", "ModelEntry", "StudyConfig", "read_config"]
 
 EarlyUnit = Literal["steps", "tokens", "checkpoints"]
 
@@ -55,6 +55,19 @@ class Checkpoints:
 
 
 @dataclass(frozen=True)
+class Geometry:
+    """What is asked about frequency and local geometry (C6 to C8).
+
+    Attributes:
+        sites: names or patterns of residual and weight sites; those of three blocks where None.
+        n_min: occurrences that a token type must have.
+    """
+
+    sites: tuple[str, ...] | None = None
+    n_min: int = 20
+
+
+@dataclass(frozen=True)
 class StudyConfig:
     """A checked configuration; `read_config` makes it from YAML or a mapping, and its attributes are the file's keys.
 
@@ -83,6 +96,8 @@ class StudyConfig:
         keep_last: downloaded checkpoints that stay on disk; all where None.
         listings: a file of recorded listings, used instead of asking the hub which checkpoints there are.
         trainings: (name, models): models that are trainings of one architecture by several seeds, judged as one.
+        geometry: what is asked about frequency and local geometry, in a pass of its own over each checkpoint; None for
+            nothing.
     """
 
     models: tuple[ModelEntry, ...]
@@ -109,6 +124,7 @@ class StudyConfig:
     keep_last: int | None = None
     listings: str | None = None
     trainings: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    geometry: Geometry | None = None
 
     @property
     def all_controls(self) -> tuple[str, ...]:
@@ -263,6 +279,20 @@ def _choice(value: Any) -> Checkpoints:
     )
 
 
+def _geometry(value: Any) -> Geometry | None:
+    if value is None or isinstance(value, bool):
+        return Geometry() if value else None
+    if not isinstance(value, Mapping):
+        raise TlAnisoError(f"must be true, false or keys (sites, n_min), got {value!r}")
+    fields = Fields(value, "")
+    fields.refuse_unknown(tuple(Geometry.__dataclass_fields__))
+    checks: dict[str, Callable[[Any], Any]] = {
+        "sites": optional(sites),
+        "n_min": lambda n: as_integer("it", n, least=2),  # one occurrence has no spread
+    }
+    return Geometry(**{key: fields.checked(key, check) for key, check in checks.items() if key in value})
+
+
 def _unit(value: Any) -> EarlyUnit:
     return cast(EarlyUnit, one_of(get_args(EarlyUnit))(value))
 
@@ -289,4 +319,5 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "keep_last": optional(count),
     "n_tokens": optional(count),
     "listings": optional(string),
+    "geometry": _geometry,
 }

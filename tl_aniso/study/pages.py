@@ -9,8 +9,9 @@ import pandas as pd
 
 from tl_aniso.claims import ClaimsTable, Paired
 from tl_aniso.errors import TlAnisoError
-from tl_aniso.study.claims import citation, claims_of, late_fitted_table, points
+from tl_aniso.study.claims import citation, claims_of, geometry_claims_of, late_fitted_table, points
 from tl_aniso.study.differences import read_differences
+from tl_aniso.study.geometry import GEOMETRY
 from tl_aniso.study.run import PLAN, RESULTS
 from tl_aniso.study.store import Store
 from tl_aniso.study.table import notes_of, read_table
@@ -57,7 +58,7 @@ def write_pages(directory: Path) -> Path:
     page = claims_page(
         claims,
         late_fitted_table(frame),
-        rules=citation(),
+        rules=citation(claims if isinstance(claims, ClaimsTable) else None),
         models=[(model, pages[model], _marked(frame, model)) for model in pages],
         facts={
             "early": f"the first {facts['early_fraction']:.0%} of the {facts['early_unit']} of each model",
@@ -82,7 +83,13 @@ def _judged(directory: Path, frame: pd.DataFrame, plan: dict[str, Any]) -> Claim
         if model["differences"] is not None:
             place = Store(directory).path("frames", model["differences"])
             differences += read_differences(place, names.get(model["name"], model["name"]))
-    return claims_of(frame, dict(plan["config"]["trainings"]), differences=differences)
+    trainings = dict(plan["config"]["trainings"])
+    found = claims_of(frame, trainings, differences=differences)
+    if not plan["config"].get("geometry"):
+        return found
+    if not (directory / GEOMETRY).is_file():
+        raise TlAnisoError(f"{directory} holds no {GEOMETRY}; run the study again")
+    return found.joined(geometry_claims_of(read_table(directory / GEOMETRY), trainings))
 
 
 def _marked(frame: pd.DataFrame, model: str) -> list[str]:

@@ -20,7 +20,7 @@ from tl_aniso.study.store import digest_of
 
 __all__ = ["ModelOutline", "ModelPlan", "Outline", "PlannedCapture", "StudyPlan", "find_source", "outline", "plan_of"]
 
-CaptureKind = Literal["fit", "measure", "untrained"]
+CaptureKind = Literal["fit", "measure", "untrained", "geometry"]
 PLAN_FORMAT = 1
 
 
@@ -71,8 +71,9 @@ class Outline:
     models: tuple[ModelOutline, ...]
 
     def n_captures(self, model: ModelOutline) -> int:
-        """Forward captures of the checkpoints that planes are fitted on, and a measured one of each."""
-        return self._fitted(model) + len(model.chosen) + (UNTRAINED in self.config.all_controls)
+        """Forward captures of what planes are fitted on, a measured one of each checkpoint, and a pass for geometry."""
+        each = 1 + (self.config.geometry is not None)
+        return self._fitted(model) + each * len(model.chosen) + (UNTRAINED in self.config.all_controls)
 
     def memory(self, model: ModelOutline) -> int | None:
         """Most bytes at once: a model with its sums, or the sums that planes are fitted on; None where unknown."""
@@ -80,14 +81,17 @@ class Outline:
         if found is None:
             return None
         pooled = max(len(model.early), len(model.late) if self.config.late_fitted else 0)
-        return max(found.running_bytes + max(found.fit_bytes, found.measure_bytes), pooled * found.fit_bytes)
+        most = max(found.fit_bytes, found.measure_bytes, found.geometry_bytes)
+        return max(found.running_bytes + most, pooled * found.fit_bytes)
 
     def disk(self, model: ModelOutline) -> int | None:
         """Bytes of a model's captures; None where unknown."""
         found = model.estimate
-        return (
-            None if found is None else self._fitted(model) * found.fit_bytes + len(model.chosen) * found.measure_bytes
-        )
+        if found is None:
+            return None
+        # Of a vocabulary that is mostly not seen, less is written than what is held.
+        each = found.measure_bytes + found.geometry_bytes
+        return self._fitted(model) * found.fit_bytes + len(model.chosen) * each
 
     def seconds(self, model: ModelOutline, n_tokens: int, rate: float) -> float | None:
         """Rough time of a model's captures at `rate` floating-point operations a second; None where unknown."""
@@ -95,7 +99,8 @@ class Outline:
         if found is None:
             return None
         work = self._fitted(model) * found.fit_flops + len(model.chosen) * found.measure_flops
-        return n_tokens / 2 / rate * work  # each pass reads one half
+        both = len(model.chosen) * found.geometry_flops
+        return n_tokens / rate * (work / 2 + both)  # each pass reads one half, those of geometry both
 
     def _fitted(self, model: ModelOutline) -> int:
         return len(model.early) + (len(model.late) if self.config.late_fitted else 0)
@@ -114,7 +119,7 @@ class PlannedCapture:
     def what(self) -> str:
         """For people."""
         words = {"fit": "fitting capture", "measure": "measured capture", "untrained": "untrained twin"}
-        return f"{words[self.kind]} of {self.model} at {self.checkpoint.name}"
+        return f"{words.get(self.kind, 'types and local geometry')} of {self.model} at {self.checkpoint.name}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +134,7 @@ class ModelPlan:
         measured: one a checkpoint, in their order.
         untrained: of the model re-initialised; None without that control.
         proxies: key of the planes.
+        geometry: passes over frequency and local geometry, one a checkpoint; empty where they are not asked for.
     """
 
     outline: ModelOutline
@@ -138,6 +144,7 @@ class ModelPlan:
     measured: tuple[PlannedCapture, ...]
     untrained: PlannedCapture | None
     proxies: str
+    geometry: tuple[PlannedCapture, ...] = ()
 
     @property
     def name(self) -> str:
@@ -148,13 +155,22 @@ class ModelPlan:
     def captures(self) -> tuple[PlannedCapture, ...]:
         """All of them, in the order in which they are made."""
         twin = () if self.untrained is None else (self.untrained,)
-        return (*self.early, *self.late, *twin, *self.measured)
+        return (*self.early, *self.late, *twin, *self.measured, *self.geometry)
 
     def frame_key(self, measured: PlannedCapture, config: StudyConfig) -> str:
         """Key of the rows that a measured capture answers with."""
         twin = None if self.untrained is None else self.untrained.key
         asked = {"rank": config.rank, "n_controls": config.n_controls, "seed": config.seed}
         return digest_of([measured.key, self.proxies, twin, asked, __version__])
+
+    def frequency_key(self) -> str | None:
+        """Key of the rows of frequency over checkpoints; None where they are not asked for."""
+        if not self.geometry:
+            return None
+        places = [[c.checkpoint.name, c.checkpoint.step, c.phase] for c in self.outline.chosen]
+        # Which checkpoints are another's copy is told by the measured captures' fingerprints.
+        held = [[c.key for c in several] for several in (self.geometry, self.measured)]
+        return digest_of(["frequency", places, held, __version__])
 
     def differences_key(self, config: StudyConfig) -> str | None:
         """Key of early less late; None where one of the phases has nothing, or several trainings give the intervals."""
@@ -184,7 +200,7 @@ class StudyPlan:
             "format": PLAN_FORMAT,
             "library_version": __version__,
             "capture_format": FORMAT_VERSION,
-            "config": asdict(self.config),
+            "config": _known(asdict(self.config)),
             "models": [_as_json(model, self.config) for model in self.models],
         }
 
@@ -310,7 +326,11 @@ def _planned(model: ModelOutline, corpus: Corpus, config: StudyConfig) -> ModelP
     )
     # Its weights are drawn anew, so that any checkpoint gives the same one.
     untrained = made("untrained", model.early[0], rank=rank, **gradients) if UNTRAINED in asked else None
-    return ModelPlan(model, corpus, early, late, measured, untrained, proxies)
+    geometry: tuple[PlannedCapture, ...] = ()
+    if config.geometry is not None:
+        also = {**asdict(config.geometry), "rank": config.rank, "gradients": config.gradients}
+        geometry = tuple(made("geometry", chosen.checkpoint, **also) for chosen in model.chosen)
+    return ModelPlan(model, corpus, early, late, measured, untrained, proxies, geometry)
 
 
 def _as_json(model: ModelPlan, config: StudyConfig) -> dict[str, Any]:
@@ -349,8 +369,13 @@ def _as_json(model: ModelPlan, config: StudyConfig) -> dict[str, Any]:
         "differences": model.differences_key(config),
         "notes": list(found.notes),
         "listing": list(found.listing),
-        "estimate": None if found.estimate is None else asdict(found.estimate),
+        "estimate": None if found.estimate is None else _known(asdict(found.estimate)),
     }
+
+
+def _known(entries: dict[str, Any]) -> dict[str, Any]:
+    """Without what is said of geometry where nobody asked for it, so that plans without it stay as they are."""
+    return {name: value for name, value in entries.items() if value or not name.startswith("geometry")}
 
 
 def _counted(names: Sequence[str]) -> dict[str, int]:

@@ -1,0 +1,52 @@
+"""Where a study asks about frequency and local geometry, and what that takes."""
+
+from tl_aniso.capturing.layout import Layout
+from tl_aniso.capturing.plan import available_sites
+from tl_aniso.errors import ConfigError
+from tl_aniso.sites import role_of, select_sites
+from tl_aniso.study.config import StudyConfig
+
+__all__ = ["geometry_sites", "geometry_sizes"]
+
+# Rows of a token type are alike before the first block has mixed them, so nothing bends there.
+_BLOCKS = ("hook_resid_pre", "attn.W_Q", "mlp.W_in", "mlp.W_out")
+_FLOAT32, _FLOAT64 = 4, 8
+
+
+def geometry_sites(layout: Layout, config: StudyConfig) -> tuple[list[str], list[str]]:
+    """Residual sites and weight sites, by the config or those of the second, the middle and the last block.
+
+    Raises:
+        ConfigError: names that match neither kind.
+    """
+    known = [
+        site
+        for site in available_sites(layout, heads=False)
+        if role_of(site) == "residual" or (role_of(site) in ("reader", "writer") and site.startswith("blocks."))
+    ]
+    asked = None if config.geometry is None else config.geometry.sites
+    if asked is not None:
+        chosen = select_sites(asked, known)
+    else:
+        n = len(layout.blocks)
+        blocks = sorted({min(1, n - 1), n // 2, n - 1})
+        wanted = [f"blocks.{block}.{name}" for block in blocks for name in _BLOCKS]
+        chosen = [site for site in known if site in wanted]
+    residual = [site for site in chosen if role_of(site) == "residual"]
+    if not residual:
+        raise ConfigError(
+            f"geometry: sites: {', '.join(asked or ())} names no residual site, which planes are fitted at; add one, "
+            "such as blocks.*.hook_resid_pre"
+        )
+    weights = [site for site in chosen if role_of(site) != "residual"]
+    return residual, weights if "weight" in config.gradients else []
+
+
+def geometry_sizes(layout: Layout, config: StudyConfig) -> tuple[int, float]:
+    """Bytes that are held by token type, and passes over the text: a forward one counts 1, one with gradients 3."""
+    if config.geometry is None:
+        return 0, 0.0
+    residual, _ = geometry_sites(layout, config)
+    # Means and squares of every occurrence and of equally many; the two tables.
+    each = (2 * len(residual) * _FLOAT64 + 2 * _FLOAT32) * layout.d_model
+    return layout.vocab_size * each, 4.0
