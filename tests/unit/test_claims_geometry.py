@@ -11,6 +11,7 @@ from tl_aniso.claims import judge, judge_geometry
 from tl_aniso.errors import TlAnisoError
 
 SITE = "blocks.0.hook_resid_pre"
+ENERGY = {"activation": "local energy", "weight": "local energy of sums"}
 
 
 def verdicts(frame, claim, quantity, *, model="decoder", gradient="none", runs=None):
@@ -125,21 +126,32 @@ def test_a_p_value_on_the_wrong_side_is_not_passed():
         ({"ratio": 0.5}, [NOT, NOT]),
         ({"excess": 1.05}, [HOLDS, NOT]),
         ({"spread": math.nan}, [OPEN, OPEN]),
-        ({"controls": ("other_type",)}, [HOLDS, OPEN]),
+        ({"controls": ("gaussian_surrogate",)}, [HOLDS, OPEN]),
         ({"controls": ("other_type",), "excess": 0.9}, [HOLDS, NOT]),  # one that fails is enough
     ],
 )
 def test_gradients_in_local_planes(gradient, planted, expected):
     frame = local_energies(gradient=gradient, **planted)
-    assert verdicts(frame, "C8", "local energy", gradient=gradient) == expected
+    assert verdicts(frame, "C8", ENERGY[gradient], gradient=gradient) == expected
     other = "weight" if gradient == "activation" else "activation"
-    assert verdicts(frame, "C8", "local energy", gradient=other) == [OPEN, OPEN]
+    assert verdicts(frame, "C8", ENERGY[other], gradient=other) == [OPEN, OPEN]
+
+
+def test_a_surrogate_that_cannot_differ_is_no_control():
+    """Of single tokens it gives the same plane: near 1 whatever gradients do. Of sums it takes the inputs' place."""
+    for gradient, expected in (("activation", [HOLDS, HOLDS]), ("weight", [HOLDS, NOT])):
+        frame = local_energies(gradient=gradient)
+        frame.loc[frame["control"] == "gaussian_surrogate", ["value", "ci_low", "ci_high"]] = (1.0, 0.9, 1.1)
+        assert verdicts(frame, "C8", ENERGY[gradient], gradient=gradient) == expected
+        frame = frame[frame["control"] != "gaussian_surrogate"]
+        expected = [HOLDS, HOLDS] if gradient == "activation" else [HOLDS, OPEN]
+        assert verdicts(frame, "C8", ENERGY[gradient], gradient=gradient) == expected
 
 
 def test_it_can_hold_for_activation_gradients_and_fail_for_weight_gradients():
     frame = pd.concat([local_energies(), local_energies(0.5, 0.5, gradient="weight")], ignore_index=True)
     assert verdicts(frame, "C8", "local energy", gradient="activation") == [HOLDS, HOLDS]
-    assert verdicts(frame, "C8", "local energy", gradient="weight") == [NOT, NOT]
+    assert verdicts(frame, "C8", ENERGY["weight"], gradient="weight") == [NOT, NOT]
 
 
 def test_intervals_are_over_runs_where_there_are_several():

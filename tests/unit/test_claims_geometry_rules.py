@@ -31,9 +31,10 @@ def test_the_library_has_rules_for_three_more_claims():
         "contextual mean",
         "contextual variance",
     ]
-    assert list(rules.claims["C8"].quantities["local energy"].sites) == ["activation", "weight"]
-    assert rules.claims["C8"].quantities["local energy"].sites["weight"] == load_rules().sites["weight"]
-    assert [part.beside for part in rules.claims["C7"].parts.values()] == [2.0, None, None]
+    assert [list(quantity.sites) for quantity in rules.claims["C8"].quantities.values()] == [["activation"], ["weight"]]
+    readers = rules.claims["C8"].quantities["local energy of sums"].sites["weight"]
+    assert set(readers) < set(load_rules().sites["weight"])
+    assert [part.beside for part in rules.claims["C7"].parts.values()] == [2.0, None, None, None]
 
 
 def test_there_is_one_copy_and_its_commit_is_known():
@@ -55,8 +56,8 @@ def test_there_is_one_copy_and_its_commit_is_known():
         (lambda t: t.replace("beside: -0.5", "beside: half"), "beside must be a number"),
         (lambda t: t.replace("shuffled_frequencies: [p_value]", "shuffled_frequencies: [p]", 1), "holds 'p'; known"),
         (lambda t: t.replace("shuffled_frequencies: [p_value]", "none: [p_value]", 1), "which the effect itself is in"),
-        (lambda t: t.replace("energy: [gaussian_surrogate, other_type]", "energy: [shuffled_labels]"),
-         "local energy.parts.energy holds 'shuffled_labels'"),
+        (lambda t: t.replace("sums: [gaussian_surrogate, other_type]", "sums: [shuffled_labels]"),
+         "local energy of sums.parts.sums holds 'shuffled_labels'"),
         (lambda t: t.replace("parts: {raw: [shuffled_frequencies, size_matched], ranks: []}", "parts: {ranks: []}"),
          "contextual variance.parts holds none whose verdict is as_stated"),
         (lambda t: t.replace("sites: {none: [embed.W_E]}", "sites: {}"), "input embedding.sites must name sites"),

@@ -10,8 +10,9 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaFo
 from tl_aniso.errors import ConfigError
 from tl_aniso.study import Checkpoint, MemoryCheckpoints, StudyConfig, read_config
 from tl_aniso.study.config import Checkpoints, Geometry
+from tl_aniso.study.geometry_sites import geometry_places
+from tl_aniso.study.outline import outline
 from tl_aniso.study.phases import choose, phases_of
-from tl_aniso.study.plan import outline
 
 GOOD = {"models": ["somewhere"], "text": "local"}
 PYTHIA = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, *range(1000, 144_000, 1000))
@@ -178,8 +179,8 @@ def test_geometry_is_asked_for_or_not():
     assert read_config(given).geometry is None
     assert read_config({**given, "geometry": False}).geometry is None
     assert read_config({**given, "geometry": True}).geometry == Geometry()
-    asked = read_config({**given, "geometry": {"sites": "blocks.1.hook_resid_pre", "n_min": 5}})
-    assert asked.geometry == Geometry(("blocks.1.hook_resid_pre",), 5)
+    asked = read_config({**given, "geometry": {"sites": "blocks.1.hook_resid_pre", "n_min": 5, "checkpoints": 2}})
+    assert asked.geometry == Geometry(("blocks.1.hook_resid_pre",), n_min=5, checkpoints=2)
     for value, message in (
         ({"n_mim": 5}, "geometry: unknown key 'n_mim'; did you mean n_min"),
         ({"n_min": 1}, "geometry: n_min"),
@@ -208,6 +209,13 @@ def test_a_plan_counts_the_passes_of_geometry():
     assert asked.disk(model) == plain.disk(before) + 3 * size.geometry_bytes
     more = asked.seconds(model, 100, 1.0) - plain.seconds(before, 100, 1.0)
     assert more == pytest.approx(100 * 3 * size.geometry_flops)
+    assert asked.memory(model) == size.running_bytes + max(size.measure_bytes, size.geometry_bytes)
+    few = read_config({**given, "geometry": {"checkpoints": 1, "n_tokens": 5000}})
+    assert geometry_places(model.chosen, few) == [2]
+    assert geometry_places(model.chosen, read_config({**given, "geometry": {"checkpoints": 2}})) == [1, 2]  # not step 0
+    found = outline(few, {"tiny": source})
+    own = found.seconds(found.models[0], 100, 1.0) - plain.seconds(before, 100, 1.0)
+    assert own == pytest.approx(5000 * size.geometry_flops)
 
 
 class Other(torch.nn.Linear):

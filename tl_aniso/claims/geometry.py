@@ -29,7 +29,8 @@ def judge_geometry(frame: Any, rules: GeometryRules | None = None, *, runs: str 
 
     Returns:
         A `ClaimsTable`; ``quantity`` says what was judged: "input embedding", "output embedding", "contextual mean"
-        and "contextual variance" of C6, "local geometry" of C7, "local energy" of C8.
+        and "contextual variance" of C6, "local geometry" of C7, "local energy" (of single tokens) and "local energy of
+        sums" (weights) of C8.
 
     Raises:
         TlAnisoError: no geometry frame, several measurements of one place (ranks, seeds), one training handed over as

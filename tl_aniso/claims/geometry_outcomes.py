@@ -10,6 +10,7 @@ import pandas as pd
 from tl_aniso.claims.estimates import Estimate, Untestable, mean_of
 from tl_aniso.claims.geometry_rows import EFFECT, Numbers, numbers_of
 from tl_aniso.claims.geometry_rules import GeometryRules, Part, Quantity
+from tl_aniso.claims.observations import NORMAL
 from tl_aniso.claims.outcomes import Key, Outcome, counted
 
 __all__ = ["Found", "of_model", "of_models", "outcomes_of"]
@@ -17,6 +18,7 @@ __all__ = ["Found", "of_model", "of_models", "outcomes_of"]
 # How a test was made, and what came out.
 Found = tuple[str, Estimate | Untestable]
 _P_VALUE = "p_value"
+_OVER = "types"  # what the intervals of one run are over
 # What a table calls a scale, of an effect and of its difference from a control; C1 to C5 have others of these kinds.
 _SCALES = {
     "correlation": ("correlation with frequency", "difference of correlations"),
@@ -79,11 +81,10 @@ def _pooled(found: Numbers, control: str, part: Part, rules: GeometryRules) -> E
         whole &= np.isfinite(found.p_value).all(axis=1)
     if whole.mean() < rules.enough.sites:
         raise Untestable(f"{control} has values at {int(whole.sum())} of {len(whole)} sites only")
-    over = "types" if part.scale == "correlation" else "documents"
     if found.way == _P_VALUE:
         p_values = found.p_value[whole]
         p = float(p_values.mean()) * (2 if p_values.size > 1 else 1)
-        return Estimate(float(found.value[whole].mean()), p_value=min(p, 1.0), how=over, n=int(whole.sum()))
+        return Estimate(float(found.value[whole].mean()), p_value=min(p, 1.0), how=_OVER, n=int(whole.sum()))
     with_ends = whole & np.isfinite(found.low).all(axis=1) & np.isfinite(found.high).all(axis=1)
     bounded = bool(with_ends.mean() >= rules.enough.sites)
     sites = with_ends if bounded else whole
@@ -91,9 +92,9 @@ def _pooled(found: Numbers, control: str, part: Part, rules: GeometryRules) -> E
         float(found.value[sites].mean()),
         float(found.low[sites].mean()) if bounded else math.nan,
         float(found.high[sites].mean()) if bounded else math.nan,
-        how=over,
+        how=_OVER,
         n=int(sites.sum()),
-        why_none="" if bounded else f"the frame has no interval over {over}, and there is one run",
+        why_none="" if bounded else f"the frame has no interval over {_OVER}, and there is one run",
     )
 
 
@@ -190,7 +191,7 @@ def _label(part: Part, control: str, way: str) -> str:
     of += "" if part.group == "all" else f", {part.group}"
     name = f"{_WORDS.get(measure, measure)}{of}"
     if control == part.control:
-        return name
+        return name if control in ("none", NORMAL) else f"{name}, over {control}"
     if way == "control":
         return f"{name}, under {control}"
     return f"{name}, over {control}" if way == "value" else f"{name}, less that of {control}"

@@ -18,7 +18,7 @@ from tl_aniso.study import Executor, LocalExecutor, RayExecutor, Study
 from tl_aniso.study.claims import citation
 from tl_aniso.study.config import read_config
 from tl_aniso.study.estimate import flops_per_second
-from tl_aniso.study.plan import ModelOutline, Outline, outline
+from tl_aniso.study.outline import ModelOutline, Outline, outline
 from tl_aniso.study.run import PLAN, RESULTS
 
 __all__ = ["plan_command", "print_claims", "print_outline", "report_command", "study_command"]

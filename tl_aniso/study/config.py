@@ -60,11 +60,21 @@ class Geometry:
 
     Attributes:
         sites: names or patterns of residual and weight sites; those of three blocks where None.
-        n_min: occurrences that a token type must have.
+        text: as the study's; that one where None. Frequency needs more text than gradients.
+        n_tokens: tokens of it, at most.
+        checkpoints: at most so many of the measured ones, evenly spread; all where None.
+        n_min: occurrences that a token type must have in correlations with frequency.
+        n_types: frequent types, and as many rare ones, whose local geometry is measured.
+        n_local: occurrences that each of these must have.
     """
 
     sites: tuple[str, ...] | None = None
-    n_min: int = 20
+    text: str | None = None
+    n_tokens: int | None = None
+    checkpoints: int | None = None
+    n_min: int = 8
+    n_types: int = 30
+    n_local: int = 100
 
 
 @dataclass(frozen=True)
@@ -199,6 +209,8 @@ def _checked(given: Mapping[Any, Any], where: str, base: Path | None) -> StudyCo
         found["listings"] = _placed(found["listings"], base)
     if found.get("n_tokens") is not None and found.get("n_documents") is not None:
         raise ConfigError(f"{where}: n_tokens and n_documents are both given; one of them says how much text there is")
+    if "geometry" in given:
+        found["geometry"] = fields.checked("geometry", lambda value: _geometry(value, base))
     if "trainings" in given:
         found["trainings"] = fields.checked("trainings", lambda value: _trainings(value, [m.name for m in models]))
     return StudyConfig(**found)
@@ -279,16 +291,22 @@ def _choice(value: Any) -> Checkpoints:
     )
 
 
-def _geometry(value: Any) -> Geometry | None:
+def _geometry(value: Any, base: Path | None) -> Geometry | None:
     if value is None or isinstance(value, bool):
         return Geometry() if value else None
     if not isinstance(value, Mapping):
-        raise TlAnisoError(f"must be true, false or keys (sites, n_min), got {value!r}")
+        known = ", ".join(Geometry.__dataclass_fields__)
+        raise TlAnisoError(f"must be true, false or keys ({known}), got {value!r}")
     fields = Fields(value, "")
     fields.refuse_unknown(tuple(Geometry.__dataclass_fields__))
     checks: dict[str, Callable[[Any], Any]] = {
         "sites": optional(sites),
+        "text": optional(lambda given: _text(given, base)),
+        "n_tokens": optional(count),
+        "checkpoints": optional(count),
         "n_min": lambda n: as_integer("it", n, least=2),  # one occurrence has no spread
+        "n_types": lambda n: as_integer("it", n, least=2),
+        "n_local": lambda n: as_integer("it", n, least=16),
     }
     return Geometry(**{key: fields.checked(key, check) for key, check in checks.items() if key in value})
 
@@ -319,5 +337,4 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "keep_last": optional(count),
     "n_tokens": optional(count),
     "listings": optional(string),
-    "geometry": _geometry,
 }

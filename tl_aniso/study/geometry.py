@@ -53,19 +53,21 @@ def take_geometry(place: Path, subject: Subject) -> None:
     model, tokenizer = subject.load()
     residual, weights = geometry_sites(bind(model), config)
     documents = [*subject.fitted_on, *subject.measured_on]
-    options = {**subject.options, "tokenizer": tokenizer}
-    held = type_capture(model, documents, sites=residual, **options)
-    held.save(place / _TYPES)
+    options = {name: subject.options[name] for name in ("objective", "seq_len", "batch_size", "dtype", "seed")}
+    shared = {**options, "tokenizer": tokenizer, "progress": False}
+    type_capture(model, documents, sites=residual, n_min=asked.n_min, **shared).save(place / _TYPES)
     found = local_geometry(
         model,
         documents,
         sites=[*residual, *weights],
-        gradients=config.gradients,
-        rank=max(config.rank) if config.rank else None,
-        n_min=asked.n_min,
-        **options,
+        n_types=asked.n_types,
+        n_min=asked.n_local,
+        **shared,
     )
-    (place / _LOCAL).write_bytes(geometry_bytes(found.frame, {"notes": list(found.notes)}))
+    frame = found.frame
+    # An activation's gradient comes with any other.
+    frame = frame[frame["gradient"].isin(("none", *config.gradients))]
+    (place / _LOCAL).write_bytes(geometry_bytes(frame, {"notes": list(found.notes)}))
 
 
 def write_frequency(place: Path, members: Sequence[GeometryMember], config: StudyConfig) -> None:
@@ -78,19 +80,22 @@ def write_frequency(place: Path, members: Sequence[GeometryMember], config: Stud
 
     kept = [member for member in _distinct(members) if member.step != 0]
     asked = config.geometry or Geometry()
-    captures = [TypeCapture.load(member.geometry / _TYPES) for member in kept]
-    parts, notes = [], []
-    for member, capture in zip(kept, captures, strict=True):
-        within = frequency_variance(capture, n_min=asked.n_min, seed=config.seed)
-        parts.append(within.frame.assign(**member.labels))
-        notes += within.notes
-    if len(captures) > 1:
-        over = frequency_variance(captures, n_min=asked.n_min, seed=config.seed)
-        rows = over.frame[over.frame["scope"] == "over_checkpoints"]
-        parts.append(rows.assign(revision="", step=math.nan, tokens_seen=math.nan, phase=None))
-        notes += over.notes
-    frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(GEOMETRY_COLUMNS))
-    (place / _FREQUENCY).write_bytes(geometry_bytes(frame, {"notes": list(dict.fromkeys(notes))}))
+    frame, notes = pd.DataFrame(columns=list(GEOMETRY_COLUMNS)), tuple[str, ...]()
+    if kept:
+        captures = [
+            TypeCapture.load(m.geometry / _TYPES).labelled(revision=m.name, step=m.step, tokens_seen=m.tokens_seen)
+            for m in kept
+        ]
+        # At least one shuffling, of which a p-value says nothing.
+        n_controls = max(1, config.n_controls)
+        found = frequency_variance(captures, n_min=asked.n_min, n_controls=n_controls, seed=config.seed)
+        frame, notes = found.frame, found.notes
+        phases = {member.name: member.phase for member in kept}
+        within = frame["scope"] == "within"
+        frame["phase"] = [
+            phases.get(name) if inside else None for name, inside in zip(frame["revision"], within, strict=True)
+        ]
+    (place / _FREQUENCY).write_bytes(geometry_bytes(frame, {"notes": list(notes)}))
 
 
 def geometry_of_model(members: Sequence[GeometryMember], frequency: Path, model: str) -> tuple[pd.DataFrame, list[str]]:

@@ -1,20 +1,39 @@
 """Where a study asks about frequency and local geometry, and what that takes."""
 
+from collections.abc import Sequence
+
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.plan import available_sites
 from tl_aniso.errors import ConfigError
 from tl_aniso.sites import role_of, select_sites
 from tl_aniso.study.config import StudyConfig
+from tl_aniso.study.phases import Chosen
 
-__all__ = ["geometry_sites", "geometry_sizes"]
+__all__ = ["geometry_places", "geometry_sites", "geometry_sizes"]
 
 # Rows of a token type are alike before the first block has mixed them, so nothing bends there.
-_BLOCKS = ("hook_resid_pre", "attn.W_Q", "mlp.W_in", "mlp.W_out")
+_BLOCKS = ("hook_resid_pre", "attn.W_Q", "mlp.W_in")
+_DEPTHS = (0.25, 0.5, 1.0)
 _FLOAT32, _FLOAT64 = 4, 8
 
 
+def geometry_places(chosen: Sequence[Chosen], config: StudyConfig) -> list[int]:
+    """Which of the measured checkpoints are asked about, by place.
+
+    All, or as many as the config has, evenly spread over those after step 0, the first and the last among them.
+    """
+    if config.geometry is None:
+        return []
+    n = config.geometry.checkpoints
+    if n is None or n >= len(chosen):
+        return list(range(len(chosen)))
+    free = [i for i, one in enumerate(chosen) if one.checkpoint.step != 0] or [0]
+    n = min(n, len(free))
+    return sorted({free[round(i * (len(free) - 1) / (n - 1)) if n > 1 else -1] for i in range(n)})
+
+
 def geometry_sites(layout: Layout, config: StudyConfig) -> tuple[list[str], list[str]]:
-    """Residual sites and weight sites, by the config or those of the second, the middle and the last block.
+    """Residual sites and weight sites, by the config or those of blocks at a quarter, half and the end of the model.
 
     Raises:
         ConfigError: names that match neither kind.
@@ -28,8 +47,8 @@ def geometry_sites(layout: Layout, config: StudyConfig) -> tuple[list[str], list
     if asked is not None:
         chosen = select_sites(asked, known)
     else:
-        n = len(layout.blocks)
-        blocks = sorted({min(1, n - 1), n // 2, n - 1})
+        last = len(layout.blocks) - 1
+        blocks = sorted({min(max(1, round(share * last)), last) for share in _DEPTHS})
         wanted = [f"blocks.{block}.{name}" for block in blocks for name in _BLOCKS]
         chosen = [site for site in known if site in wanted]
     residual = [site for site in chosen if role_of(site) == "residual"]

@@ -18,7 +18,8 @@ from tl_aniso.study.corpus import Corpus, freeze, text_source
 from tl_aniso.study.differences import Member, write_differences
 from tl_aniso.study.executors import Executor, Task
 from tl_aniso.study.geometry import GEOMETRY, GeometryMember, geometry_of_model, take_geometry, write_frequency
-from tl_aniso.study.plan import ModelPlan, Outline, PlannedCapture, StudyPlan, plan_of
+from tl_aniso.study.outline import Outline
+from tl_aniso.study.plan import ModelPlan, PlannedCapture, StudyPlan, plan_of
 from tl_aniso.study.prints import compared
 from tl_aniso.study.rows import FRAME, answer
 from tl_aniso.study.store import Store, write_atomically
@@ -34,12 +35,17 @@ def freeze_text(found: Outline, store: Store) -> StudyPlan:
     """Make the text into ids, once for each tokenizer, and complete the plan."""
     source, config = text_source(found.config.text), found.config
     corpora: list[Corpus] = []
+    others: list[Corpus] = []
+    geometry = config.geometry
     for model in found.models:
         tokenizer = model.source.tokenizer()
         sizes = {"seq_len": config.seq_len, "n_documents": config.n_documents, "n_tokens": config.n_tokens}
         asked: dict[str, Any] = {**sizes, "seed": config.seed}
         corpora.append(freeze(source, tokenizer, store, **asked))
-    return plan_of(found, corpora)
+        if geometry is not None and geometry.text is not None:
+            more: dict[str, Any] = {**asked, "n_documents": None, "n_tokens": geometry.n_tokens}
+            others.append(freeze(text_source(geometry.text), tokenizer, store, **more))
+    return plan_of(found, corpora, others)
 
 
 def write_plan(plan: StudyPlan, store: Store) -> None:
@@ -77,25 +83,24 @@ def _write_geometry(plan: StudyPlan, store: Store) -> None:
         return
     parts, notes = [], {}
     for model in plan.models:
-        frequency = store.path("frames", str(model.frequency_key()))
-        frame, notes[model.name] = geometry_of_model(_members(model, store), frequency, model.name)
+        frequency = store.path("frames", str(model.frequency_key(plan.config)))
+        frame, notes[model.name] = geometry_of_model(_members(model, plan.config, store), frequency, model.name)
         parts.append(frame)
     frame = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
     write_atomically(store.root / GEOMETRY, geometry_bytes(frame, {"notes": notes}))
 
 
-def _members(model: ModelPlan, store: Store) -> list[GeometryMember]:
-    places = zip(model.outline.chosen, model.geometry, model.measured, strict=True)
+def _members(model: ModelPlan, config: StudyConfig, store: Store) -> list[GeometryMember]:
     return [
         GeometryMember(
-            c.checkpoint.name,
-            c.checkpoint.step,
-            c.checkpoint.tokens_seen,
-            c.phase,
-            geometry=store.path("captures", geometry.key),
+            chosen.checkpoint.name,
+            chosen.checkpoint.step,
+            chosen.checkpoint.tokens_seen,
+            chosen.phase,
+            geometry=store.path("captures", taken.key),
             measured=store.path("captures", measured.key),
         )
-        for c, geometry, measured in places
+        for chosen, taken, measured in model.geometry_members(config)
     ]
 
 
@@ -134,8 +139,10 @@ class _Run:
                 self._recent.loaded(self._loads[key])
 
     def captures(self, model: ModelPlan, wanted: Iterable[PlannedCapture]) -> Iterator[Task]:
-        corpus = model.corpus
         for capture in wanted:
+            corpus = model.corpus
+            if capture.kind == "geometry" and model.geometry_corpus is not None:
+                corpus = model.geometry_corpus
             subject = Subject(capture.checkpoint, corpus.tokenizer, corpus.half("A"), corpus.half("B"), self._config)
             write = self._taking(model, capture, subject)
             yield self._task("captures", capture.key, capture.what, write, _memory(model, capture))
@@ -172,8 +179,11 @@ class _Run:
         yield self._task("frames", key, f"early less late of {model.name}", write)
 
     def frequency(self, model: ModelPlan) -> Task:
-        write = partial(write_frequency, members=_members(model, self._store), config=self._config)
-        return self._task("frames", str(model.frequency_key()), f"frequency of {model.name}", write)
+        write = partial(write_frequency, members=_members(model, self._config, self._store), config=self._config)
+        size = model.outline.estimate
+        memory = None if size is None else len(model.geometry) * size.geometry_bytes
+        key = str(model.frequency_key(self._config))
+        return self._task("frames", key, f"frequency of {model.name}", write, memory)
 
     def _taking(self, model: ModelPlan, capture: PlannedCapture, subject: Subject) -> Callable[[Path], Any]:
         if capture.kind == "fit":
