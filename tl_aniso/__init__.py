@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tl_aniso.capturing.masked_lm import MaskedLM
     from tl_aniso.energy import energy_null, energy_share
     from tl_aniso.errors import TlAnisoError
+    from tl_aniso.frequency import frequency_variance
     from tl_aniso.isotropy import isoscore, isoscore_star, participation_ratio
     from tl_aniso.moments import Moments
     from tl_aniso.questions import ablation_isotropy, tangent_energy
@@ -32,6 +33,7 @@ __all__ = [
     "energy_null",
     "energy_share",
     "fit_tangent_proxies",
+    "frequency_variance",
     "isoscore",
     "isoscore_star",
     "normal_controls",
@@ -52,6 +54,7 @@ _HOMES = {
     "energy_null": "tl_aniso.energy",
     "energy_share": "tl_aniso.energy",
     "fit_tangent_proxies": "tl_aniso.subspace",
+    "frequency_variance": "tl_aniso.frequency.variance",
     "isoscore": "tl_aniso.isotropy",
     "isoscore_star": "tl_aniso.isotropy",
     "normal_controls": "tl_aniso.subspace",
