@@ -155,9 +155,7 @@ def test_moments_quadrature_and_the_density_agree_with_each_other(k: int, a: flo
     )
     below = quad(lambda t: float(radial_density(np.array(t), k, radius, a)), 0, 0.6)[0]
     assert radial_probability(0.6, k, radius, a) == pytest.approx(below, abs=1e-8)
-    sample = Sphere(4.0, k, k + 1).sample(
-        10_000, radius=radius, density=a, generator=torch.Generator().manual_seed(k)
-    )
+    sample = Sphere(4.0, k, k + 1).sample(10_000, radius=radius, density=a, generator=torch.Generator().manual_seed(k))
     assert within(sample.radius**3, radial_moment(3, k, radius, a))
     middle = float(np.sqrt(radial_moment(2, k, radius, a)))
     assert within((sample.radius <= middle).double(), radial_probability(middle, k, radius, a))

@@ -157,9 +157,7 @@ def radial_mean(function: Callable[[np.ndarray], np.ndarray], k: int, radius: fl
     return np.tensordot(weights / weights.sum(), values, axes=1)
 
 
-def sample_radius(
-    n: int, k: int, radius: float, density: Density, generator: torch.Generator
-) -> Float64[Tensor, " n"]:
+def sample_radius(n: int, k: int, radius: float, density: Density, generator: torch.Generator) -> Float64[Tensor, " n"]:
     """n radii, by the inverse of the distribution function of Beta(k, a + 1).
 
     Raises:
