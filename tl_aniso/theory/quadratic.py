@@ -1,7 +1,7 @@
 """Graphs of quadratic forms: every manifold to second order, and exact in themselves."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -10,28 +10,55 @@ from torch import Tensor
 
 from tl_aniso.arrays import ArrayLike, as_floating, to_float64
 from tl_aniso.errors import TlAnisoError
-from tl_aniso.theory.manifold import KnownManifold, as_dimension
+from tl_aniso.theory.known import KnownManifold, as_dimension
 
-__all__ = ["Paraboloid", "SecondFundamentalForm", "form_energies"]
+__all__ = ["CurvatureEnergy", "Paraboloid", "SecondFundamentalForm", "curvature_energy"]
 
 
-def form_energies(form: Float[Tensor, "m k k"]) -> tuple[float, float]:
-    """|tr II|^2 and |II|_F^2, each summed over the normal directions.
+class CurvatureEnergy(NamedTuple):
+    """Normal energy per E t^4 to leading order, in 1/length^2: what bends all directions alike, and the rest.
 
-    The two invariants that the normal energy depends on: for u uniform on the sphere of radius t,
+    Attributes:
+        mean: |tr II|^2 / (4 k^2), of the mean curvature. On a shell it is the same displacement at every point, which
+            centring removes.
+        traceless: |II_0|^2 / (2 k (k + 2)), II_0 = II - (tr II / k) I: what differs between directions.
+    """
 
-        E|II(u, u)|^2 / 4 = t^4 (|tr II|^2 + 2 |II|_F^2) / (4 k (k + 2)).
+    mean: float
+    traceless: float
 
-    |tr II|^2 / k of |II|_F^2 is the mean curvature part, the rest is traceless.
+    @property
+    def total(self) -> float:
+        """(|tr II|^2 + 2 |II|^2) / (4 k (k + 2)): the visible share of a small shell over t^2."""
+        return self.mean + self.traceless
+
+
+def curvature_energy(form: Float[Tensor, "m k k"]) -> CurvatureEnergy:
+    """E|II(w, w)|^2 / 4 over uniform unit vectors w, and its mean and traceless parts.
+
+    With E w_i w_j w_l w_m = (three pairings of Kronecker deltas) / (k (k + 2)),
+
+        E|II(w, w)|^2 / 4 = (|tr II|^2 + 2 |II|_F^2) / (4 k (k + 2)),  E II(w, w) / 2 = tr II / (2 k),
+
+    each summed over the m normal directions.
+
+    Args:
+        form: II, symmetric in its last two axes, in 1/length.
+
+    Raises:
+        TlAnisoError: wrong shape, not symmetric, or not finite.
 
     Example:
         >>> import torch
-        >>> form_energies(torch.eye(3).unsqueeze(0))  # a unit sphere of dimension 3
-        (9.0, 3.0)
+        >>> energy = curvature_energy(torch.eye(3)[None])  # a unit sphere of dimension 3
+        >>> energy.mean, round(energy.traceless, 12), energy.total
+        (0.25, 0.0, 0.25)
     """
-    values = to_float64(as_floating(form, "form").detach())
-    trace = values.diagonal(dim1=1, dim2=2).sum(-1)
-    return float(trace.square().sum()), float(values.square().sum())
+    values = _as_form(form)
+    k = values.shape[1]
+    trace = float(values.diagonal(dim1=1, dim2=2).sum(-1).square().sum())
+    rest = max(0.0, float(values.square().sum()) - trace / k)
+    return CurvatureEnergy(trace / (4.0 * k**2), rest / (2.0 * k * (k + 2.0)))
 
 
 def _as_form(tensor: ArrayLike) -> Float64[Tensor, "m k k"]:
@@ -99,8 +126,7 @@ class SecondFundamentalForm(KnownManifold):
         return t**2
 
     def _normal(self, t: np.ndarray) -> np.ndarray:
-        trace, total = form_energies(self._form)
-        return t**4 * (trace + 2.0 * total) / (4.0 * self.k * (self.k + 2.0))
+        return t**4 * curvature_energy(self._form).total
 
     def _mean_normal(self, t: np.ndarray) -> np.ndarray:
         trace = self._form.diagonal(dim1=1, dim2=2).sum(-1).numpy()
@@ -111,7 +137,8 @@ class Paraboloid(SecondFundamentalForm):
     """The graph x(u) = (u, sum_i c_i u_i^2 / 2); all energies exact.
 
     Args:
-        curvatures: c_1 ... c_k at the base point, in units of 1/length; mixed signs make a saddle, zeros flat directions.
+        curvatures: c_1 ... c_k at the base point, in units of 1/length; mixed signs make a saddle, zeros
+            flat directions.
         d: dimension of the space, at least k + 1.
 
     Raises:

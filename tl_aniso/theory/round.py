@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tl_aniso.checks import as_integer
 from tl_aniso.theory.density import as_positive
-from tl_aniso.theory.manifold import KnownManifold, as_dimension
+from tl_aniso.theory.known import KnownManifold, as_dimension
 
 __all__ = ["Cylinder", "Sphere", "Veronese"]
 
