@@ -15,6 +15,7 @@ from tl_aniso.capturing.kept_rows import RowsKey, batch_keys
 from tl_aniso.capturing.layout import Layout, Matrix
 from tl_aniso.capturing.objectives import Targets
 from tl_aniso.capturing.reach import Reach, own_loss_sites
+from tl_aniso.capturing.row_filters import kinds_of, not_sinks, without
 from tl_aniso.capturing.sums import HALVES, MAIN, EnergyKey, SumKey, Sums
 from tl_aniso.errors import UndefinedMeasureError
 from tl_aniso.projection import Factor, Rows, control_energy, embedding_factor, energy_along, gradient_energy
@@ -29,8 +30,6 @@ from tl_aniso.weight_moments import (
 )
 
 __all__ = ["Pooled", "Reducer", "Wanted"]
-
-SINK_FACTOR = 10.0
 
 Pooled = Literal["all", "effect", "none"]
 
@@ -115,13 +114,8 @@ class Reducer:
         self._fed = batch.ids if fed is None else fed
         self._half = batch.half
         self._shards = torch.tensor([s.shard for s in batch.sequences])
-        ids = torch.tensor(self.wanted.special, dtype=batch.ids.dtype, device=batch.ids.device)
-        # By the original ids: a masked position is not special because it holds the mask token.
-        special = torch.isin(batch.ids, ids)
-        self._kinds = {"special": special}
-        if masked is not None:
-            self._kinds |= {"masked": masked, "unmasked": ~masked & ~special}
-        self._counted = self._without(self.wanted.weight_exclude)
+        self._kinds = kinds_of(batch.ids, self.wanted.special, masked)
+        self._counted = without(batch.mask, self._kinds, self.wanted.weight_exclude)
         self.carry(targets.carries)
         self._outputs.clear()
         self._summed.clear()
@@ -246,24 +240,15 @@ class Reducer:
 
     def _kept_rows(self, site: str, value: Tensor) -> Bool[Tensor, "batch length"]:
         mask = self._batch.mask.to(value.device)
-        keep = self._without(self.wanted.exclude).to(value.device)
+        keep = without(self._batch.mask, self._kinds, self.wanted.exclude).to(value.device)
         norms = value.float().norm(dim=-1)
         if "sink" in self.wanted.exclude:
-            median = norms.masked_fill(~mask, torch.nan).nanmedian(dim=1, keepdim=True).values
-            keep = keep & (norms <= SINK_FACTOR * median)
+            keep = keep & not_sinks(norms, mask)
         energy = norms.double().square() * mask
         self.sums.tally(f"rows|{site}|{self._half}", int(mask.sum()))
         self.sums.tally(f"rows_kept|{site}|{self._half}", int(keep.sum()))
         self.sums.tally(f"energy|{site}|{self._half}", float(energy.sum()))
         self.sums.tally(f"energy_kept|{site}|{self._half}", float((energy * keep).sum()))
-        return keep
-
-    def _without(self, filters: tuple[str, ...]) -> Bool[Tensor, "batch length"]:
-        """Real positions without the kinds that filters name; sinks are a property of a value, and judged with it."""
-        keep = self._batch.mask
-        for name in filters:
-            if name in self._kinds:
-                keep = keep & ~self._kinds[name]
         return keep
 
     def _carries(self, site: str, device: torch.device) -> Bool[Tensor, "batch length"]:

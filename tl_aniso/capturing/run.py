@@ -34,7 +34,7 @@ from tl_aniso.text import Batch, make_batches
 from tl_aniso.text.masking import Masking
 from tl_aniso.weight_moments import CONTROL_NAMES
 
-__all__ = ["capture", "run_capture"]
+__all__ = ["batch_head", "capture", "kept_random_state", "run_capture"]
 
 
 def capture(
@@ -241,7 +241,7 @@ def run_capture(
     check_size(plan, limit)
     batches = make_batches(prepared.sequences.sequences, size, by_shard=options.unit == "batch")
     try:
-        with _kept_random_state(layout, options):
+        with kept_random_state(layout, options):
             sums = _run(layout, batches, options, prepared.masking, plan, progress, description)
     except UndefinedMeasureError:
         check_finite(layout)  # a broken checkpoint is the cause to name, not the first site it reached
@@ -285,7 +285,7 @@ def _run(
             if not needs_head:
                 continue
             if options.losses is None:
-                head = _cross_entropy(unembed, hidden, targets, inner, reducer.counted, joined)
+                head = batch_head(unembed, hidden, targets, inner, reducer.counted, joined)
                 n_losses = int(targets.carries.sum())
             else:
                 called = callable_head(unembed, hidden, on_device, options.losses, inner=inner, counted=reducer.counted)
@@ -300,7 +300,7 @@ def _run(
             tap.backward(hidden, head.gradient, again=bool(options.label_passes))
             for left, name in enumerate(reversed(options.label_passes)):
                 shuffled = shuffled_targets(targets, batch.sequences, options.seed)
-                head = _cross_entropy(unembed, hidden, shuffled, inner, reducer.counted, joined)
+                head = batch_head(unembed, hidden, shuffled, inner, reducer.counted, joined)
                 reducer.start_variant(name)
                 reducer.head(hidden, head)
                 sums.tally(f"loss|{name}|{batch.half}", float(head.loss.sum()))
@@ -320,7 +320,7 @@ def _run(
     return sums
 
 
-def _kept_random_state(layout: Layout, options: Options) -> AbstractContextManager[None]:
+def kept_random_state(layout: Layout, options: Options) -> AbstractContextManager[None]:
     """Whatever an objective of the user's draws, torch's random numbers go on afterwards as if it had not."""
     if options.losses is None:
         return nullcontext()
@@ -328,7 +328,7 @@ def _kept_random_state(layout: Layout, options: Options) -> AbstractContextManag
     return torch.random.fork_rng(sorted(devices, key=str), device_type="cuda")
 
 
-def _cross_entropy(
+def batch_head(
     unembed: Unembedding, hidden: Tensor, targets: Targets, inner: Inner, counted: Tensor, joined: bool
 ) -> Head:
     """The head of a batch; joined, the batch goes through it as one sequence."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from tl_aniso.capturing.hooks import tapped
-from tl_aniso.capturing.reduce import SINK_FACTOR
+from tl_aniso.capturing.row_filters import SINK_FACTOR
 from tl_aniso.capturing.run import capture
 from tl_aniso.doctor.check import Check
 from tl_aniso.doctor.delivery import Listener
