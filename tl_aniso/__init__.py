@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tl_aniso.errors import TlAnisoError
     from tl_aniso.frequency import frequency_variance
     from tl_aniso.isotropy import isoscore, isoscore_star, participation_ratio
+    from tl_aniso.local_geometry.ask import local_geometry
     from tl_aniso.moments import Moments
     from tl_aniso.questions import ablation_isotropy, tangent_energy
     from tl_aniso.study import Study
@@ -36,6 +37,7 @@ __all__ = [
     "frequency_variance",
     "isoscore",
     "isoscore_star",
+    "local_geometry",
     "normal_controls",
     "participation_ratio",
     "tangent_energy",
@@ -57,6 +59,7 @@ _HOMES = {
     "frequency_variance": "tl_aniso.frequency.variance",
     "isoscore": "tl_aniso.isotropy",
     "isoscore_star": "tl_aniso.isotropy",
+    "local_geometry": "tl_aniso.local_geometry.ask",
     "normal_controls": "tl_aniso.subspace",
     "participation_ratio": "tl_aniso.isotropy",
     "tangent_energy": "tl_aniso.questions.ask",
