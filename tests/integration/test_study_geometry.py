@@ -11,7 +11,7 @@ from tl_aniso import Study
 from tl_aniso.errors import TlAnisoError, TlAnisoWarning
 from tl_aniso.study.table import GEOMETRY_COLUMNS, read_table
 
-GEOMETRY = {"sites": ["blocks.1.hook_resid_pre", "blocks.1.attn.W_V"], "n_min": 8}
+GEOMETRY = {"sites": ["blocks.1.hook_resid_pre", "blocks.1.attn.W_V"], "n_min": 4, "n_types": 3, "n_local": 16}
 SMALL = {"sites": ["blocks.*.attn.W_V", "blocks.*.hook_resid_pre"], "extra_passes": [], "controls": []}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -95,7 +95,7 @@ def test_the_plan_counts_the_passes(finished):
     plan = json.loads((finished.out / "plan.json").read_text())
     (model,) = plan["models"]
     assert [c["kind"] for c in model["captures"]] == ["fit"] * 3 + ["measure"] * 3 + ["geometry"] * 3
-    assert plan["config"]["geometry"] == {"sites": GEOMETRY["sites"], "n_min": 8}
+    assert {name: plan["config"]["geometry"][name] for name in GEOMETRY} == GEOMETRY
     assert {path.name for path in (finished.out / "captures").iterdir()} == {c["key"] for c in model["captures"]}
 
 

@@ -198,7 +198,9 @@ def test_sites_that_lack_values_are_counted():
     frame.loc[first, ["value", "ci_low", "ci_high"]] = math.nan
     assert verdicts(frame, "C7", "local geometry")[0] == HOLDS  # nine of ten
     frame.loc[frame["site"] == "blocks.1.hook_resid_pre", ["value", "ci_low", "ci_high"]] = math.nan
-    assert verdicts(frame, "C7", "local geometry") == [OPEN, OPEN]
+    stated, beyond = entries(frame, "C7", "local geometry")
+    assert [stated["verdict"], beyond["verdict"]] == [OPEN, OPEN]
+    assert "values at 8 of 10 sites only" in stated["reason"]
 
 
 def test_averaged_ends():

@@ -51,7 +51,10 @@ def take_geometry(place: Path, subject: Subject) -> None:
     config = subject.config
     asked = config.geometry or Geometry()
     model, tokenizer = subject.load()
-    residual, weights = geometry_sites(bind(model), config)
+    layout = bind(model)
+    residual, weights = geometry_sites(layout, config)
+    # Rows of hidden tokens are of the mask token, whatever stands in the text.
+    hidden = config.objective == "masked" or (config.objective is None and layout.attends == "both")
     documents = [*subject.fitted_on, *subject.measured_on]
     options = {name: subject.options[name] for name in ("objective", "seq_len", "batch_size", "dtype", "seed")}
     shared = {**options, "tokenizer": tokenizer, "progress": False}
@@ -62,12 +65,11 @@ def take_geometry(place: Path, subject: Subject) -> None:
         sites=[*residual, *weights],
         n_types=asked.n_types,
         n_min=asked.n_local,
+        gradients=config.gradients,
+        exclude=("special", "sink", "masked") if hidden else ("special", "sink"),
         **shared,
     )
-    frame = found.frame
-    # An activation's gradient comes with any other.
-    frame = frame[frame["gradient"].isin(("none", *config.gradients))]
-    (place / _LOCAL).write_bytes(geometry_bytes(frame, {"notes": list(found.notes)}))
+    (place / _LOCAL).write_bytes(geometry_bytes(found.frame, {"notes": list(found.notes)}))
 
 
 def write_frequency(place: Path, members: Sequence[GeometryMember], config: StudyConfig) -> None:
@@ -91,10 +93,7 @@ def write_frequency(place: Path, members: Sequence[GeometryMember], config: Stud
         found = frequency_variance(captures, n_min=asked.n_min, n_controls=n_controls, seed=config.seed)
         frame, notes = found.frame, found.notes
         phases = {member.name: member.phase for member in kept}
-        within = frame["scope"] == "within"
-        frame["phase"] = [
-            phases.get(name) if inside else None for name, inside in zip(frame["revision"], within, strict=True)
-        ]
+        frame["phase"] = [phases.get(name) for name in frame["revision"]]  # over checkpoints there is none
     (place / _FREQUENCY).write_bytes(geometry_bytes(frame, {"notes": list(notes)}))
 
 
