@@ -53,7 +53,7 @@ def alike(captures: Sequence[TypeCapture]) -> tuple[TypeCapture, ...]:
 
 
 def _asked(capture: TypeCapture) -> dict[str, Any]:
-    """Options; the tokenizer goes by its directory, another at every checkpoint, and its tokens are compared instead."""
+    """Options without the tokenizer's name, a directory of each checkpoint's own: its tokens are compared instead."""
     return {name: value for name, value in capture.metadata["options"].items() if name != "tokenizer"}
 
 
