@@ -1,6 +1,7 @@
 """Captures on disk: what is read is what was written; anything else is an error, and nothing is left half-written."""
 
 import json
+import weakref
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from tests.models import random_documents, tiny_model
 from tl_aniso import Capture, TlAnisoError, capture, fit_tangent_proxies
-from tl_aniso.capturing import files
+from tl_aniso.capturing import files, stored_moments
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,6 +53,42 @@ def test_round_trip(tmp_path: Path) -> None:
         assert_same(Capture.load(tmp_path / name), got)
         assert Capture.load(str(tmp_path / name)).halves == got.halves
         assert sorted(p.name for p in (tmp_path / name).iterdir()) == ["capture.json", "sums.safetensors"]
+
+
+def test_a_lazy_capture_answers_like_one_in_memory(tmp_path: Path) -> None:
+    first, second = parts()
+    lazy = [Capture.load(part.save(tmp_path / name), lazy=True) for part, name in ((first, "a"), (second, "b"))]
+    assert_same(lazy[0], first)
+    assert_same(lazy[0].merge(lazy[1]), first.merge(second))
+    assert_same(lazy[0].half("A").labelled(step=7), first.half("A").labelled(step=7))
+    with pytest.raises(TlAnisoError, match="not changed"):
+        lazy[0]._sums.moments.popitem()
+    (tmp_path / "b" / "sums.safetensors").write_bytes(b"cut")
+    with pytest.raises(TlAnisoError, match="damaged"):
+        Capture.load(tmp_path / "b", lazy=True)
+
+
+def test_lazy_captures_are_pooled_site_by_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many checkpoints are pooled, each site's sums are read when their turn comes and let go again."""
+    model, documents = tiny_model("llama"), random_documents()
+    held = capture(model, documents, gradients=(), progress=False)
+    places = [held.labelled(step=step).save(tmp_path / str(step)) for step in range(4)]
+    alive, most = weakref.WeakSet(), 0
+    restore = stored_moments.restored_moments
+
+    def counted(*args: Any) -> Any:
+        nonlocal most
+        found = restore(*args)
+        alive.add(found)
+        most = max(most, len(alive))
+        return found
+
+    monkeypatch.setattr(stored_moments, "restored_moments", counted)
+    got = fit_tangent_proxies([Capture.load(place, lazy=True) for place in places])
+    expected = fit_tangent_proxies([Capture.load(place) for place in places])
+    assert {site: proxy.proxy_id for site, proxy in got.items()} == {s: p.proxy_id for s, p in expected.items()}
+    assert len(got) > 8
+    assert 0 < most <= 2 * len(places)
 
 
 def test_loaded_parts_merge_like_those_in_memory(tmp_path: Path) -> None:

@@ -82,6 +82,17 @@ def test_a_late_peak_is_not_early():
     assert _finding(read_frame(energy_frame()), "strongest early").verdict == "holds"
 
 
+def test_the_phases_of_a_frame_say_what_early_is():
+    """A study may count its early phase in tokens or checkpoints: then 30% of the steps is not the limit."""
+    frame = energy_frame((0.0, 100.0, 200.0, 1000.0), ratio=lambda step, layer, control: 9 - abs(step - 200) / 100)
+    assert "first 30% of steps" in _finding(read_frame(frame), "strongest early").claim
+    assert _finding(read_frame(frame), "strongest early").verdict == "holds"
+    frame["phase"] = frame["step"].map(lambda step: "early" if step <= 100 else "late")
+    finding = _finding(read_frame(frame), "strongest early")
+    assert "early phase, up to step 100" in finding.claim
+    assert finding.verdict == "does not hold"
+
+
 def test_a_peak_at_the_start_is_weighed_too():
     frame = energy_frame((0.0, 100.0, 200.0), ratio=lambda step, layer, control: 9 - step / 100)
     assert key_steps(energy_values(frame)) == {"first": 0.0, "last": 200.0}

@@ -132,3 +132,37 @@ def test_slopes_of_samples_are_two_under_noise_of_second_order(name: str) -> Non
         x, y = (part.norm(dim=1).log() for part in (sample.points[:, :k], sample.points[:, k:]))
         slopes.append(float(((x - x.mean()) * y).sum() / (x - x.mean()).square().sum()))
     assert sum(slopes) / 100 == pytest.approx(2.0, abs=0.1)
+
+
+def quadratic_interval(t: torch.Tensor, height: torch.Tensor) -> tuple[float, float]:
+    """95 per cent interval of the coefficient of t^2 in a height through the origin, robust to unequal spread."""
+    square = t**2
+    coefficient = (square * height).sum() / (square**2).sum()
+    error = ((square * (height - coefficient * square)) ** 2).sum().sqrt() / (square**2).sum()
+    return float(coefficient - 1.96 * error), float(coefficient + 1.96 * error)
+
+
+@pytest.mark.parametrize("name", ["sphere", "saddle", "cylinder", "veronese", "form"])
+def test_intervals_of_the_mean_curvature_cover_it_and_those_of_flat_surrogates_cover_zero(name: str) -> None:
+    manifold = MANIFOLDS[name]
+    k, form = manifold.k, manifold.second_fundamental_form()
+    # On the axis with the largest trace: the coefficient is tr II / (2 k), up to 1e-3 of itself at this radius.
+    axis = int(form.diagonal(dim1=1, dim2=2).sum(1).abs().argmax())
+    expected = float(form[axis].trace()) / (2 * k)
+    covered = flat = 0
+    slopes = []
+    for seed in range(100):
+        generator = torch.Generator().manual_seed(seed)
+        points = manifold.sample(800, radius=0.1, noise=0.002, generator=generator).points
+        low, high = quadratic_interval(points[:, :k].norm(dim=1), points[:, k + axis])
+        covered += low <= expected <= high
+        centred = points - points.mean(0)
+        root = torch.linalg.cholesky(centred.T @ centred / 800)
+        gaussian = torch.randn(800, manifold.d, generator=generator, dtype=torch.float64) @ root.T
+        low, high = quadratic_interval(gaussian[:, :k].norm(dim=1), gaussian[:, k + axis])
+        flat += low <= 0.0 <= high
+        x, y = (part.norm(dim=1).log() for part in (gaussian[:, :k], gaussian[:, k:]))
+        slopes.append(float(((x - x.mean()) * y).sum() / (x - x.mean()).square().sum()))
+    assert 90 <= covered <= 99
+    assert 90 <= flat <= 99
+    assert max(slopes) <= 1.1

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from tl_aniso.capturing.kept_rows import RowsKey
 from tl_aniso.capturing.provenance import FORMAT_VERSION
 from tl_aniso.capturing.store import Capture
+from tl_aniso.capturing.stored_moments import StoredMoments, restored_moments
 from tl_aniso.capturing.sums import EnergyKey, SumKey, Sums
 from tl_aniso.errors import TlAnisoError
-from tl_aniso.moments import Moments
 from tl_aniso.reservoir import Reservoir
 from tl_aniso.staging import staging
 
@@ -23,6 +23,7 @@ __all__ = ["load_capture", "save_capture"]
 
 _TENSORS = "sums.safetensors"
 _METADATA = "capture.json"
+_OF_MOMENTS = ("scatter|", "mean|")
 # Options that earlier formats did not know, with the value that they had.
 _NEW_OPTIONS: dict[str, Any] = {
     "batch_size": None,
@@ -75,7 +76,7 @@ def save_capture(capture: Capture, directory: Path) -> Path:
     return directory
 
 
-def load_capture(directory: Path) -> Capture:
+def load_capture(directory: Path, *, lazy: bool = False) -> Capture:
     """See `Capture.load`."""
     try:
         document = json.loads((directory / _METADATA).read_text(encoding="utf-8"))
@@ -88,7 +89,8 @@ def load_capture(directory: Path) -> Capture:
             raise TlAnisoError(f"the capture in {directory} is damaged: its files are not as they were written")
         if found < FORMAT_VERSION:
             _update(document)
-        return _restored(document, load_file(directory / _TENSORS))
+        stored = StoredMoments(directory / _TENSORS, document["moments"]) if lazy else None
+        return _restored(document, _tensors(directory / _TENSORS, lazy=lazy), stored)
     except FileNotFoundError as error:
         raise TlAnisoError(f"{directory} holds no capture ({error.filename} is missing)") from error
     except OSError as error:
@@ -109,19 +111,30 @@ def _update(document: dict[str, Any]) -> None:
     document.setdefault("rows", {})
 
 
-def _restored(document: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Capture:
+def _tensors(path: Path, *, lazy: bool) -> dict[str, torch.Tensor]:
+    """What the file holds; without the moments where these are read later."""
+    if not lazy:
+        return load_file(path)
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys() if not name.startswith(_OF_MOMENTS)}  # noqa: SIM118
+
+
+def _restored(document: dict[str, Any], tensors: dict[str, torch.Tensor], stored: StoredMoments | None) -> Capture:
     sums = Sums()
-    for text, kept in document["moments"].items():
-        scatter = tensors[f"scatter|{text}"]
-        mean = tensors.get(f"mean|{text}", torch.zeros(scatter.shape[0])) if kept["centred"] else None
-        sums.moments[SumKey.parse(text)] = Moments.from_sums(kept["count"], mean, scatter, eps=kept["eps"])
+    if stored is not None:
+        sums.moments = stored
+    else:
+        for text, kept in document["moments"].items():
+            found = restored_moments(kept, tensors[f"scatter|{text}"], tensors.get(f"mean|{text}"))
+            sums.moments[SumKey.parse(text)] = found
     for name, table in tensors.items():
         if name.startswith("energy|"):
             sums.energies[EnergyKey.parse(name.removeprefix("energy|"))] = table
     for text, kept in document["rows"].items():
         rows, keys = tensors[f"rows|{text}"], tensors[f"keys|{text}"]
-        found = Reservoir.from_state(rows, keys, kept["n_seen"], kept["capacity"], seed=kept["seed"])
-        sums.rows[RowsKey.parse(text)] = found
+        sums.rows[RowsKey.parse(text)] = Reservoir.from_state(
+            rows, keys, kept["n_seen"], kept["capacity"], seed=kept["seed"]
+        )
     sums.tallies = document["tallies"]
     return Capture(sums, document["metadata"], document["aliases"], tuple(document["halves"]))
 

@@ -185,16 +185,16 @@ def _whole(
     if bool(rare.any()):
         per_token[rare] = _normaliser(unembedding, hidden[rare]) - at_target[rare]
     per_token = per_token[..., 0].mul_(carries)
-    # Masking and the one-hot part on the narrow side of the product: the wide one is for the kernel alone.
+    # The one-hot part before the product: a probability near 1 less 1 keeps its digits, their two products do not.
+    # Masking behind it, on the narrow side: the wide one is masked for the kernel alone.
     one = wide.to(torch.float32)
     if slope is not None:
         probabilities.mul_(slope)
         one = one * slope.gather(-1, ids)
-    product = (probabilities.to(weight.dtype) @ weight).float().mul_(wide)
-    gradient = product.sub_(weight[ids[..., 0]].float() * one)
+    probabilities.scatter_add_(-1, ids, -one)
+    gradient = (probabilities.to(weight.dtype) @ weight).float().mul_(wide)
     if kernel is not None:
         probabilities[~carries] = 0
-        probabilities.scatter_add_(-1, ids, -one)
         torch.bmm(probabilities, probabilities.transpose(1, 2), out=kernel)
     return gradient, per_token
 

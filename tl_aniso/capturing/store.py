@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tl_aniso.capturing.kept_rows import SiteRows
+from tl_aniso.capturing.read_only import ReadOnly
 from tl_aniso.capturing.sums import HALVES, MAIN, Energies, EnergyKey, Kind, Sums
 from tl_aniso.checks import as_path
 from tl_aniso.errors import MergeError, SiteError, TlAnisoError
@@ -120,6 +121,11 @@ class Capture:
     def metadata(self) -> dict[str, Any]:
         """Where the sums came from; a copy."""
         return copy.deepcopy(self._metadata)
+
+    @property
+    def facts(self) -> ReadOnly:
+        """`metadata` to look at: nothing is copied, and nothing can be changed."""
+        return ReadOnly(self._metadata)
 
     @property
     def activations(self) -> SiteMoments:
@@ -252,7 +258,8 @@ class Capture:
         if self._halves != other._halves or self._metadata["text"] != other._metadata["text"]:
             raise MergeError(f"the variant {name} was measured on another text, so its shards do not pair")
         sums = Sums()
-        sums.moments, sums.tallies = dict(self._sums.moments), dict(self._sums.tallies)
+        # Shared, not copied: what was captured is not changed afterwards, and a file's moments would all be read.
+        sums.moments, sums.tallies = self._sums.moments, dict(self._sums.tallies)
         sums.energies = dict(self._sums.energies)
         for key, table in other._sums.energies.items():
             if (key.variant, key.control) == (MAIN, "none"):
@@ -351,15 +358,20 @@ class Capture:
         return save_capture(self, as_path("directory", directory))
 
     @classmethod
-    def load(cls, directory: str | Path) -> "Capture":
+    def load(cls, directory: str | Path, *, lazy: bool = False) -> "Capture":
         """Read what `save` wrote.
+
+        Args:
+            directory: as `save` was given it.
+            lazy: read each site's d x d sums when they are asked for, and again each time, instead of all of them at
+                once: many captures of a large model can then be pooled site by site. The files must stay as they are.
 
         Raises:
             TlAnisoError: nothing there, damaged files, or a format this version does not know.
         """
         from tl_aniso.capturing.files import load_capture
 
-        return load_capture(as_path("directory", directory))
+        return load_capture(as_path("directory", directory), lazy=lazy)
 
     def _site_moments(self, variant: str, kind: Kind, control: str, halves: tuple[str, ...]) -> SiteMoments:
         moments = self._sums.parts(variant, kind, control, halves)

@@ -1,6 +1,6 @@
 """The sums of a capture: second moments by site, half and shard, and projected energies by site and shard."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -70,7 +70,7 @@ class Sums:
     """Mutable sums of a capture under way; everything merges by addition."""
 
     def __init__(self) -> None:
-        self.moments: dict[SumKey, Moments] = {}
+        self.moments: MutableMapping[SumKey, Moments] = {}
         self.energies: dict[EnergyKey, Energies] = {}
         self.tallies: dict[str, float] = {}
         self.rows: dict[RowsKey, Reservoir] = {}
@@ -115,19 +115,36 @@ class Sums:
             merged.tallies[name] = self.tallies.get(name, 0.0) + other.tallies.get(name, 0.0)
         return merged
 
-    def parts(self, variant: str, kind: Kind, control: str, halves: tuple[str, ...]) -> dict[str, list[Moments]]:
+    def parts(self, variant: str, kind: Kind, control: str, halves: tuple[str, ...]) -> Mapping[str, list[Moments]]:
         """Site -> its accumulators over shards and halves, in one order whatever the order of the batches."""
-        found: dict[str, list[Moments]] = {}
+        found: dict[str, list[SumKey]] = {}
         for key in sorted(self.moments):
             if (key.variant, key.kind, key.control) == (variant, kind, control) and key.half in halves:
-                found.setdefault(key.site, []).append(self.moments[key])
-        return found
+                found.setdefault(key.site, []).append(key)
+        return _Parts(self.moments, found)
 
     def shards(self, variant: str, kind: Kind, control: str, site: str, half: str) -> Mapping[int, Moments]:
         """Moments of one site by shard, where they were kept apart."""
         wanted = SumKey(variant, kind, control, site, half)
         return {
-            key.shard: value
-            for key, value in self.moments.items()
-            if key.shard >= 0 and replace(key, shard=-1) == wanted
+            key.shard: self.moments[key] for key in self.moments if key.shard >= 0 and replace(key, shard=-1) == wanted
         }
+
+
+class _Parts(Mapping[str, list[Moments]]):
+    """Accumulators by site, looked up when a site is asked for: those of a file are read then."""
+
+    def __init__(self, moments: Mapping[SumKey, Moments], keys: Mapping[str, Sequence[SumKey]]) -> None:
+        self._moments, self._keys = moments, keys
+
+    def __getitem__(self, site: str) -> list[Moments]:
+        return [self._moments[key] for key in self._keys[site]]
+
+    def __contains__(self, site: object) -> bool:
+        return site in self._keys
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)

@@ -154,10 +154,10 @@ def energy_result(
         "directions than the rank asks for"
         for control, sites in undefined.items()
     )
-    text, options = found.capture.metadata["text"], found.capture.metadata["options"]
+    text, options = found.capture.facts["text"], found.capture.facts["options"]
     documents = [document for document, half in text["halves"].items() if half in found.capture.halves]
     masking = options.get("masking")
-    masking = None if masking is None else {**masking, "special": options["special"]}
+    masking = None if masking is None else {**masking, "special": list(options["special"])}
     shares = EnergyShares.of_rows(rows, documents, options["n_shards"], masking)
     return TangentEnergy(holm_over_sites(to_frame(rows)), (*found.notes, *notes, *small), shares)
 
@@ -290,7 +290,7 @@ def control_names(source: Any, controls: Any) -> tuple[tuple[str, ...], bool]:
 
 def _held(capture: Capture) -> tuple[str, ...]:
     """The controls that a capture holds without more ado."""
-    options = capture.metadata["options"]
+    options = capture.facts["options"]
     passes = [name for name in options["extra_passes"] if name in LABEL_PASSES or not options["proxies"]]
     names = {*options["controls"], *passes, *options.get("planes", {}), *capture.variants} & set(ENERGY_CONTROLS)
     if PERMUTED_TOKENS not in passes and PERMUTED_TOKENS not in options.get("planes", {}):
@@ -300,7 +300,7 @@ def _held(capture: Capture) -> tuple[str, ...]:
 
 def had_controls(found: Measured, controls: Sequence[str]) -> tuple[tuple[str, ...], Measured]:
     """Of several controls those that what was measured can answer; a note names the others."""
-    planes = {*found.planes, *found.capture.metadata["options"].get("planes", {})}
+    planes = {*found.planes, *found.capture.facts["options"].get("planes", {})}
     held = set(_held(found.capture)) - set(PLANE_CONTROLS) | planes
     lacking = [name for name in controls if name not in held and name not in PLANE_CONTROLS]
     if lacking:  # why planes are lacking was noted where they were fitted

@@ -91,7 +91,7 @@ def planes_for_capture(
     Raises:
         TlAnisoError: the capture was projected on other planes than those given, and as `fit_control_planes`.
     """
-    held = capture.metadata["options"].get("planes", {})
+    held = capture.facts["options"].get("planes", {})
     if planes is not None:
         ids = planes.ids()
         other = [control for control in held if control in ids and ids[control] != held[control]]
@@ -102,7 +102,7 @@ def planes_for_capture(
             )
         return planes
     wanted = to_fit(
-        [c for c in controls if c not in held], None, n_layers=capture.metadata["model"]["n_layers"], strict=strict
+        [c for c in controls if c not in held], None, n_layers=capture.facts["model"]["n_layers"], strict=strict
     )
     if not wanted:
         return ControlPlanes({})

@@ -108,4 +108,4 @@ def _in_planes(
 
 
 def _projected(found: Measured) -> tuple[str, ...]:
-    return tuple(found.capture.metadata["options"].get("planes", {}))
+    return tuple(found.capture.facts["options"].get("planes", {}))

@@ -53,7 +53,7 @@ Row = dict[str, Any]
 
 def capture_fields(capture: Capture, held_out: bool) -> Row:
     """What is the same in every row of one capture."""
-    metadata = capture.metadata
+    metadata = capture.facts
     model, options, text = metadata["model"], metadata["options"], metadata["text"]
     halves = capture.halves
     return {
@@ -74,7 +74,7 @@ def capture_fields(capture: Capture, held_out: bool) -> Row:
 
 def site_fields(capture: Capture, site: str, gradient: str, residual: str) -> Row:
     """What depends on the site: its layer, its unit and the filters that applied."""
-    options = capture.metadata["options"]
+    options = capture.facts["options"]
     filters = options["weight_exclude"] if gradient == "weight" else options["exclude"]
     layer = layer_of(site)
     return {

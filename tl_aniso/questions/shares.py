@@ -82,7 +82,7 @@ def shares_of(
         UndefinedMeasureError: the gradient is exactly zero.
         TlAnisoError: the capture projected on another plane and holds no d x d sums.
     """
-    held = capture.metadata["options"]["proxies"].get(capture.canonical(site))
+    held = capture.facts["options"]["proxies"].get(capture.canonical(site))
     table = capture.energies(kind, site, control=control, variant=variant)
     if table is not None and held == proxy.proxy_id:
         return first_columns(table, rank, site, control)
@@ -111,7 +111,7 @@ def shares_in_planes(
     Raises:
         UndefinedMeasureError: the gradient is exactly zero.
     """
-    held = capture.metadata["options"]["proxies"].get(capture.canonical(site))
+    held = capture.facts["options"]["proxies"].get(capture.canonical(site))
     table = capture.energies(kind, site, control=control)
     if table is not None and held == proxy.proxy_id:
         by_shard = table.sum(0).numpy()
@@ -135,7 +135,7 @@ def _from_sums(
 ) -> list[Shares] | None:
     """Energies in several planes, from d x d sums by shard if kept, else from the pooled one; None without either."""
     parts = capture.shard_moments(kind, site, control=control, variant=variant)
-    is_sharded, n = bool(parts), capture.metadata["options"]["n_shards"]
+    is_sharded, n = bool(parts), capture.facts["options"]["n_shards"]
     if not parts:
         pooled = gradient_moments(capture, kind, site, control=control, variant=variant)
         if pooled is None:

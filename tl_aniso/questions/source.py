@@ -79,7 +79,7 @@ class Measured:
 
     def proxy(self, site: str) -> TangentProxy:
         """The proxy of a site; sites that carry one tensor share one."""
-        place = self.capture.metadata["options"]["proxy_sites"].get(site)
+        place = self.capture.facts["options"]["proxy_sites"].get(site)
         if place is not None:
             return self.proxies.at(site, place)
         canonical = self.capture.canonical(site)
@@ -173,9 +173,9 @@ def _from_capture(
     strict: bool,
 ) -> Measured:
     if rank is not None:
-        check_rank(rank, capture.metadata["model"]["d_model"])
+        check_rank(rank, capture.facts["model"]["d_model"])
     if proxies is None:
-        if capture.metadata["options"]["proxies"] or not capture.fitting_half().activations:
+        if capture.facts["options"]["proxies"] or not capture.fitting_half().activations:
             raise TlAnisoError(
                 "the capture was made with known proxies, or holds no activations to fit them on; pass the same ones: "
                 "proxies=..."
@@ -281,7 +281,7 @@ def _with_untrained(
 def _described(capture: Capture, proxies: TangentProxies, whole: bool) -> Measured:
     """Say what a reader must know; `whole` means that all documents fell into one half."""
     notes: tuple[str, ...] = ()
-    text, options = capture.metadata["text"], capture.metadata["options"]
+    text, options = capture.facts["text"], capture.facts["options"]
     documents = [document for document, half in text["halves"].items() if half in capture.halves]
     fitted = {half for proxy in proxies.values() for half in _fitted_halves(proxy.provenance)}
     held_out = bool(fitted) and not fitted & set(capture.halves)
@@ -295,7 +295,7 @@ def _described(capture: Capture, proxies: TangentProxies, whole: bool) -> Measur
         notes += (f"no intervals: the measured documents fill {len(shards)} shards, {FEWEST_SHARDS} are needed",)
     elif not capture.keeps_shards:
         notes += ("no intervals: the capture kept its sums whole; capture with proxies=... or shard_sites=...",)
-    notes += text_notes(capture.metadata)
+    notes += text_notes(capture.facts)
     notes += _masked(capture)
     notes += _left_out(capture)
     notes += tuple(dict.fromkeys(note for proxy in proxies.values() for note in proxy.notes))[:5]
@@ -305,14 +305,14 @@ def _described(capture: Capture, proxies: TangentProxies, whole: bool) -> Measur
 
 def told_if_short(capture: Capture, rank: int | None) -> AbstractContextManager[None]:
     """Where a measure of the capture has no value since its text is too short, say that."""
-    metadata = capture.metadata
+    metadata = capture.facts
     positions = metadata["text"].get("positions")
     return short_text(positions, metadata["options"]["exclude"], rank, metadata["model"]["d_model"])
 
 
 def _silent(capture: Capture, kind: str) -> frozenset[str]:
     """Sites where the rows of a kind are exactly zero: only masked positions carry gradient, and these are left out."""
-    metadata = capture.metadata
+    metadata = capture.facts
     filters = {"activation": "exclude", "weight": "weight_exclude"}.get(kind)
     if filters is None or "masked" not in metadata["options"][filters]:
         return frozenset()
@@ -322,7 +322,7 @@ def _silent(capture: Capture, kind: str) -> frozenset[str]:
 
 def _masked(capture: Capture) -> tuple[str, ...]:
     """Under a masked objective: how many positions are of which kind, and of which ones the rows are."""
-    options, positions = capture.metadata["options"], capture.metadata["text"].get("positions")
+    options, positions = capture.facts["options"], capture.facts["text"].get("positions")
     if options.get("masking") is None or positions is None:
         return ()
     counts = {kind: sum(positions[half][kind] for half in capture.halves) for kind in ("masked", "unmasked", "special")}
@@ -347,7 +347,7 @@ def _left_out(capture: Capture) -> tuple[str, ...]:
 
     Also where weight gradients alone are measured, which keep every row: their planes are fitted without those rows.
     """
-    filters = capture.metadata["options"]["exclude"]
+    filters = capture.facts["options"]["exclude"]
     judged = [site for site in capture.judged_sites if capture.excluded_share(site) > 0]
     if not filters or not judged:
         return ()
@@ -368,7 +368,7 @@ def _underflow(capture: Capture) -> tuple[str, ...]:
         return ()
     worst = max(many, key=lambda site: shares[site])
     # A window is no part of what is recorded, and positions beyond it are counted all the same.
-    masked = capture.metadata["options"].get("masking") is not None
+    masked = capture.facts["options"].get("masking") is not None
     beyond = ", or, under local attention, no masked token is within their reach" if masked else ""
     return (
         f"{100 * shares[worst]:.2g}% of the activation gradient at {worst} is exactly zero (above 1% at {len(many)} "

@@ -34,7 +34,8 @@ class Estimate:
         n_layers: its blocks.
         d_model: its width.
         running_bytes: memory of a model that runs: weights and working space.
-        fit_bytes: of a forward capture's sums, in memory while it runs and while planes are fitted, and on disk.
+        fit_bytes: of a forward capture's sums, in memory while it runs and on disk; also of the directions that are
+            found from any number of such captures.
         measure_bytes: of a measured capture's sums.
         fit_flops: floating-point operations of a forward capture, a token.
         measure_flops: of a measured capture, a token.

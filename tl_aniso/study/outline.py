@@ -69,14 +69,15 @@ class Outline:
         return self._fitted(model) + measured + (UNTRAINED in self.config.all_controls)
 
     def memory(self, model: ModelOutline) -> int | None:
-        """Most bytes at once: a model with its sums, or the sums that planes are fitted on; None where unknown."""
+        """Most bytes at once; None where unknown.
+
+        A model with its sums, as planes are fitted site by site; or what distances over checkpoints are taken from.
+        """
         found = model.estimate
         if found is None:
             return None
-        pooled = max(len(model.early), len(model.late) if self.config.late_fitted else 0)
-        most = max(found.fit_bytes, found.measure_bytes, found.geometry_bytes)
-        over = len(geometry_places(model.chosen, self.config)) * found.geometry_bytes  # distances over checkpoints
-        return max(found.running_bytes + most, pooled * found.fit_bytes, over)
+        over = len(geometry_places(model.chosen, self.config)) * found.geometry_bytes
+        return max(found.running_bytes + max(found.fit_bytes, found.measure_bytes, found.geometry_bytes), over)
 
     def disk(self, model: ModelOutline) -> int | None:
         """Bytes of a model's captures; None where unknown."""

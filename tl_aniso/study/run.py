@@ -151,7 +151,8 @@ class _Run:
         early, late = ([self._labelled(model, c) for c in part] for part in (model.early, model.late))
         write = partial(fit_planes, early=early, late=late, config=self._config)
         size = model.outline.estimate
-        memory = None if size is None else max(len(early), len(late)) * size.fit_bytes
+        # Captures are pooled site by site; the directions found, d x d a site, stay until they are written.
+        memory = None if size is None else size.fit_bytes
         return self._task("proxies", model.proxies, f"planes of {model.name}", write, memory)
 
     def rows(self, model: ModelPlan, capture: PlannedCapture) -> Task:

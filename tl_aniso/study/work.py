@@ -180,7 +180,7 @@ def fit_planes(
         config: of the study.
     """
     rank = max(config.rank) if config.rank else None
-    captures = [Capture.load(path / CAPTURE).labelled(**labels) for path, labels in early]
+    captures = [Capture.load(path / CAPTURE, lazy=True).labelled(**labels) for path, labels in early]
     proxies = fit_tangent_proxies(captures, rank)
     proxies.save(place / _EARLY)
     asked = [name for name in PLANE_CONTROLS if name in config.all_controls]
@@ -190,7 +190,9 @@ def fit_planes(
     del captures
     columns = {name: dict(sites) for name, sites in controls.items()}
     if late:
-        others = fit_tangent_proxies([Capture.load(path / CAPTURE).labelled(**labels) for path, labels in late], rank)
+        others = fit_tangent_proxies(
+            [Capture.load(path / CAPTURE, lazy=True).labelled(**labels) for path, labels in late], rank
+        )
         others.save(place / _LATE)
         columns[LATE_FITTED] = {site: others[site].basis for site in proxies if site in others}
     save_planes(ControlPlanes(columns, variance=controls.variance, notes=controls.notes), place / _CONTROLS)
@@ -208,7 +210,7 @@ def _checked(held: Capture, half: str) -> Capture:
     Raises:
         TlAnisoError: documents of the other half.
     """
-    halves = held.metadata["text"]["halves"]
+    halves = held.facts["text"]["halves"]
     other = [document for document, found in halves.items() if found != half]
     if other:
         raise TlAnisoError(

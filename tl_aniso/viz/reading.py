@@ -81,7 +81,7 @@ def read_frame(frame: Any) -> Reading:
         findings.append(_concentration(means, panel, steps))
         summary.append(findings[0].text)
         if len(steps) > 1:
-            findings.append(_course(means, steps))
+            findings.append(_course(means, steps, _last_early(frame)))
         beyond = [_beyond(means, panel, step, name) for name, step in _judged_steps(means, steps)]
         findings += [finding for finding, _ in beyond]
         summary.append(beyond[0][1])
@@ -175,15 +175,25 @@ def _concentration(means: Any, panel: str, steps: dict[str, float]) -> Finding:
     return Finding(claim, "mixed" if n_known and largest["above"] < _MOST * n_known else "holds", text)
 
 
-def _course(means: Any, steps: dict[str, float]) -> Finding:
-    claim = "The concentration is strongest early in training (its first 30% of steps) and weakens later"
+def _last_early(frame: Any) -> float | None:
+    """The last step that the frame itself calls early; None where it names no phases."""
+    if "phase" not in frame or not frame["phase"].eq("late").any():
+        return None
+    early = frame.loc[frame["phase"] == "early", "step"]
+    return float(early.max()) if len(early) else None
+
+
+def _course(means: Any, steps: dict[str, float], last_early: float | None) -> Finding:
+    until = "its first 30% of steps" if last_early is None else f"its early phase, up to step {step_text(last_early)}"
+    claim = f"The concentration is strongest early in training ({until}) and weakens later"
     peak, last = _peak(means), steps["last"]
     if np.isnan(peak):
         return Finding(claim, "not known", "R is not known at any step.")
     at_peak, at_last = _at(means, peak, "R", "none"), _at(means, last, "R", "none")
     text = f"R is largest at step {step_text(peak)} ({_show(at_peak)})"
     text += f"; at the last, step {step_text(last)}, it is {_show(at_last)}."
-    early, weaker = peak <= 0.3 * last, _number(at_last) < _number(at_peak)
+    early = peak <= (0.3 * last if last_early is None else last_early)
+    weaker = _number(at_last) < _number(at_peak)
     return Finding(claim, "holds" if early and weaker else "does not hold", text)
 
 
