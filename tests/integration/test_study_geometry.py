@@ -116,6 +116,22 @@ def test_what_is_missing_or_damaged_is_made_again_with_the_same_bytes(finished, 
     assert (out / "geometry.parquet").read_bytes() == whole
 
 
+def test_a_text_and_checkpoints_of_its_own(finished, place, config):
+    out = place / "own"
+    shutil.copytree(finished.out, out)
+    lines = (place / "texts.jsonl").read_text(encoding="utf-8").splitlines()
+    (place / "more.jsonl").write_text("\n".join([*lines, *(line.replace("the", "a") for line in lines)]), "utf-8")
+    asked = {**config, "geometry": {**GEOMETRY, "text": str(place / "more.jsonl"), "checkpoints": 2}}
+    study = Study(asked, out, progress=False)
+    study.run()
+    own = read_table(out / "geometry.parquet")
+    assert set(own["step"].dropna()) == {100.0, 1000.0}  # not step 0
+    assert set(own["n_documents"]) == {2 * len(lines)}
+    assert (out / "results.parquet").read_bytes() == (finished.out / "results.parquet").read_bytes()
+    (model,) = json.loads((out / "plan.json").read_text())["models"]
+    assert sum(c["kind"] == "geometry" for c in model["captures"]) == 2
+
+
 def test_a_doubled_checkpoint_is_no_point(place, config, finished, table):
     """Step 2000 has the weights of step 1000: nothing is measured in addition."""
     models = place / "doubled"
