@@ -74,8 +74,7 @@ def curvature_rows(
                 rows.append({**base, "control": "size_matched", **_numbers(raw, found, effect)})
             if group == _BETWEEN:
                 rows.append(
-                    {**base, "control": "shuffled_frequencies"}
-                    | _shuffled(groups, values, found, n_permutations, seed)
+                    {**base, "control": "shuffled_frequencies"} | _shuffled(groups, values, found, n_permutations, seed)
                 )
     return rows
 
