@@ -137,5 +137,5 @@ def test_wrong_arguments_say_what_to_do() -> None:
         local_geometry(model, text, neighbourhood="ball", **OPTIONS)
     with pytest.raises(TlAnisoError, match="raise max_bytes"):
         local_geometry(model, zipf_text(), sites=SITES, max_bytes=1000, **OPTIONS)
-    with pytest.raises(TlAnisoError, match="rank of 40 leaves no|rank 40"):
+    with pytest.raises(TlAnisoError, match="rank 40 leaves no normal direction"):
         local_geometry(model, zipf_text(), sites=SITES[0], k=40, **OPTIONS)

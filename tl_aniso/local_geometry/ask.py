@@ -201,7 +201,8 @@ def _sites(layout: Layout, wanted: str | Sequence[str] | None, weight_gradients:
         )
     if weights and not weight_gradients:
         raise SiteError(
-            f"{weights[0]} is a weight, of which only gradients are measured; put 'weight' into gradients, or name no weight"
+            f"{weights[0]} is a weight, of which only gradients are measured; put 'weight' into "
+            "gradients, or name no weight"
         )
     return residual, weights
 
