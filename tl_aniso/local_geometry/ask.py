@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
 from tl_aniso.capturing.bind import bind
-from tl_aniso.capturing.options import check_options
 from tl_aniso.capturing.layout import Layout
+from tl_aniso.capturing.options import check_options
 from tl_aniso.capturing.prepare import PreparedText, prepare_text
 from tl_aniso.capturing.token_rows import token_rows
 from tl_aniso.checks import MOST_SEED, as_integer, as_names
@@ -46,6 +46,7 @@ def local_geometry(
     tokenizer: Any = None,
     seq_len: int | None = None,
     batch_size: int | None = None,
+    n_shards: int = 8,
     dtype: Any = None,
     max_bytes: int = 2_000_000_000,
     seed: int = 0,
@@ -81,6 +82,7 @@ def local_geometry(
         tokenizer: as of `tl_aniso.capture`.
         seq_len: tokens in a sequence.
         batch_size: sequences in a batch.
+        n_shards: shards of documents; changes nothing here, as intervals are over types.
         dtype: None, "float32" or "bfloat16".
         max_bytes: most memory for the rows of the chosen types.
         seed: of draws, surrogates and permutations.
@@ -131,8 +133,10 @@ def local_geometry(
     residual, weights = _sites(layout, sites, "weight" in kinds)
     text = list(text) if isinstance(text, Iterator) else text
     given = {"tokenizer": tokenizer, "seq_len": seq_len}
-    options = check_options(layout, gradients=(), objective=objective, exclude=exclude, seed=seed, dtype=dtype, **_REST)
-    prepared = prepare_text(model, layout, text, n_shards=8, masked_lm=options.masked_lm, **given)
+    options = check_options(
+        layout, gradients=(), objective=objective, exclude=exclude, seed=seed, dtype=dtype, n_shards=n_shards, **_REST
+    )
+    prepared = prepare_text(model, layout, text, n_shards=options.n_shards, masked_lm=options.masked_lm, **given)
     special = prepared.special if "special" in options.exclude else ()
     types = choose_types(count_types(prepared.sequences.sequences, layout.vocab_size, special), n_types, n_half)
     batches = token_rows(
@@ -143,14 +147,13 @@ def local_geometry(
         objective=objective,
         exclude=exclude,
         batch_size=batch_size,
+        n_shards=n_shards,
         dtype=dtype,
         seed=seed,
         progress=progress,
         **given,
     )
-    kept = collect(
-        batches, types.all, capacity=most, seed=seed, max_bytes=as_integer("max_bytes", max_bytes, least=1)
-    )
+    kept = collect(batches, types.all, capacity=most, seed=seed, max_bytes=as_integer("max_bytes", max_bytes, least=1))
     plan = Plan(
         residual=residual,
         weights=weights,
@@ -173,7 +176,6 @@ _REST: dict[str, Any] = {
     "basis": "own",
     "weight_exclude": (),
     "keep_rows": 0,
-    "n_shards": 8,
 }
 
 
@@ -198,7 +200,10 @@ def _sites(layout: Layout, wanted: str | Sequence[str] | None, weight_gradients:
             "such as 'blocks.*.hook_resid_pre' or 'blocks.*.mlp.W_in'"
         )
     if weights and not weight_gradients:
-        raise SiteError(f"{weights[0]} is a weight, of which only gradients are measured; put 'weight' into gradients, or name no weight")
+        raise SiteError(
+            f"{weights[0]} is a weight, of which only gradients are measured; put 'weight' into "
+            "gradients, or name no weight"
+        )
     return residual, weights
 
 

@@ -92,9 +92,7 @@ def _part(batch: TokenRows, kind: str, site: str) -> Tensor:
     return found[site]
 
 
-def _lay_out(
-    kept: KeptRows, batch: TokenRows, types: Sequence[int], capacity: int, seed: int, max_bytes: int
-) -> None:
+def _lay_out(kept: KeptRows, batch: TokenRows, types: Sequence[int], capacity: int, seed: int, max_bytes: int) -> None:
     start = 0
     for kind in _KINDS:
         for site, rows in getattr(batch, kind).items():
@@ -104,8 +102,8 @@ def _lay_out(
     size = 4 * start * capacity * 2 * len(types)
     if size > max_bytes:
         raise TlAnisoError(
-            f"{len(types)} types with {capacity} rows in each half, {start} numbers wide, are {size / 1e9:.1f} GB, above "
-            f"the {max_bytes / 1e9:.1f} GB allowed; name fewer sites, lower n_types or cap, or raise max_bytes"
+            f"{len(types)} types with {capacity} rows in each half, {start} numbers wide, are {size / 1e9:.1f} GB, "
+            f"above the {max_bytes / 1e9:.1f} GB allowed; name fewer sites, lower n_types or cap, or raise max_bytes"
         )
     for token in types:
         for half in "AB":

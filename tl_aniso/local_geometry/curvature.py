@@ -42,9 +42,7 @@ def measured_names(dimensions: Sequence[DimensionMethod]) -> tuple[tuple[str, st
     )
 
 
-def measure_rows(
-    rows: Float64[Tensor, "n d"], rank: int, *, dimensions: Sequence[DimensionMethod] = ()
-) -> Measured:
+def measure_rows(rows: Float64[Tensor, "n d"], rank: int, *, dimensions: Sequence[DimensionMethod] = ()) -> Measured:
     """Slope, visible share, curvature energy and dimension of the rows of one neighbourhood, about their mean.
 
     ``curvature_energy`` is here mean |1/2 II(u, u)|^2 over (mean |u|^2)^2, in one over squared length: it does not
@@ -79,9 +77,7 @@ def measure_surrogates(
 ) -> Measured:
     """`measure_rows` of Gaussian rows with the same mean and covariance, averaged over n draws."""
     try:
-        draws = [
-            measure_rows(gaussian_rows(rows, generator=generator), rank, dimensions=dimensions) for _ in range(n)
-        ]
+        draws = [measure_rows(gaussian_rows(rows, generator=generator), rank, dimensions=dimensions) for _ in range(n)]
     except UndefinedMeasureError:
         return dict.fromkeys((*measured_names(dimensions), _SCALE), math.nan)
     return {name: float(np.mean([draw[name] for draw in draws])) for name in draws[0]}

@@ -71,9 +71,7 @@ def energy_shares(
     """
     generator = torch.Generator().manual_seed(seed)
     bases = [_basis(entry.fitted, rank) for entry in neighbourhoods]
-    found = {
-        (summed, name): np.full(len(bases), math.nan) for summed in (True, False) for name in ("own", *CONTROLS)
-    }
+    found = {(summed, name): np.full(len(bases), math.nan) for summed in (True, False) for name in ("own", *CONTROLS)}
     for i, (entry, basis) in enumerate(zip(neighbourhoods, bases, strict=True)):
         if basis is None:
             continue

@@ -57,8 +57,8 @@ def measure(kept: KeptRows, types: ChosenTypes, plan: Plan) -> tuple[list[Row], 
     rare = np.array([t in set(types.rare) for t in order], dtype=bool)
     if rare.sum() < 2 or (~rare).sum() < 2:
         raise UndefinedMeasureError(
-            f"{int((~rare).sum())} frequent and {int(rare.sum())} rare types keep {plan.n_half} occurrences in each half "
-            "behind the row filters, and two of each are the least; give more text, or lower n_min"
+            f"{int((~rare).sum())} frequent and {int(rare.sum())} rare types keep {plan.n_half} occurrences in each "
+            "half behind the row filters, and two of each are the least; give more text, or lower n_min"
         )
     notes = _notes(types, order, plan)
     groups = Groups(rare)
@@ -153,9 +153,7 @@ def _curvature(where: _Where, groups: Groups, rank: int) -> tuple[list[Row], lis
     rows = curvature_rows(
         fixed, names[:-1], groups, own, flat, unmatched, n_permutations=plan.n_permutations, seed=plan.seed
     )
-    missing = {
-        name: int((~np.isfinite(own[name])).sum()) for name in names[:-1] if not np.isfinite(own[name]).all()
-    }
+    missing = {name: int((~np.isfinite(own[name])).sum()) for name in names[:-1] if not np.isfinite(own[name]).all()}
     if not missing:
         return rows, []
     listed = ", ".join(f"{count} of {len(where.order)} types have no {name[0]}" for name, count in missing.items())
@@ -206,6 +204,7 @@ def _notes(types: ChosenTypes, order: Iterable[int], plan: Plan) -> list[str]:
     if lost:
         notes.append(f"{lost} types keep fewer than {plan.n_half} occurrences in a half behind the row filters")
     if plan.neighbourhood == "knn":
-        notes.append("neighbourhoods are nearest rows of any chosen type, so types share rows and intervals are too narrow")
+        notes.append(
+            "neighbourhoods are nearest rows of any chosen type, so types share rows and intervals are too narrow"
+        )
     return notes
-

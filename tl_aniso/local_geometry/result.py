@@ -24,8 +24,8 @@ class LocalGeometry(Result):
 
     * ``curvature_slope``: of log normal against log tangent amplitude; variant ``without_floor`` does not take noise
       apart.
-    * ``visible_share``: normal share of a cloud's energy about its mean; variant ``smooth`` has only what is a quadratic
-      function of tangent coordinates, corrected for noise.
+    * ``visible_share``: normal share of a cloud's energy about its mean; variant ``smooth`` has only what is a
+      quadratic function of tangent coordinates, corrected for noise.
     * ``curvature_energy``: energy of that quadratic part over tangent energy, at one radius for all types of the site
       (column ``radius``), so that types that spread more do not seem more curved.
     * ``local_dimension``: participation ratio of the cloud's covariance; other variants by scikit-dimension.

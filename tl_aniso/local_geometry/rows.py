@@ -74,8 +74,7 @@ def curvature_rows(
                 rows.append({**base, "control": "size_matched", **_numbers(raw, found, effect)})
             if group == _BETWEEN:
                 rows.append(
-                    {**base, "control": "shuffled_frequencies"}
-                    | _shuffled(groups, values, found, n_permutations, seed)
+                    {**base, "control": "shuffled_frequencies"} | _shuffled(groups, values, found, n_permutations, seed)
                 )
     return rows
 
@@ -129,7 +128,8 @@ def _ratios(value: Estimate, control: Estimate, difference: Estimate) -> Row:
     """Ratios from logarithms; the difference stays one."""
 
     def grown(found: Estimate) -> Estimate:
-        return Estimate(*(math.exp(min(end, 700.0)) for end in found[:3]), found.std)
+        value, low, high = (math.exp(min(end, 700.0)) for end in found[:3])
+        return Estimate(value, low, high, found.std)
 
     return _numbers(grown(value), grown(control), difference)
 

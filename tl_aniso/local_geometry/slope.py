@@ -70,9 +70,7 @@ def curvature_slope(fit: QuadraticFit, *, level: float = 0.95) -> SlopeFit:
     return power_law(fit.tangent.square().sum(1), fit.bent.square().sum(1), level=level)
 
 
-def power_law(
-    tangent: Float64[Tensor, " n"], normal: Float64[Tensor, " n"], *, level: float = 0.95
-) -> SlopeFit:
+def power_law(tangent: Float64[Tensor, " n"], normal: Float64[Tensor, " n"], *, level: float = 0.95) -> SlopeFit:
     """Gamma quasi-likelihood of squared normal amplitudes, with mean floor + scale * tangent^slope.
 
     The likelihood weighs every row by its expected energy, as a regression of logarithms would, yet models the mean
@@ -162,7 +160,7 @@ def _fit(logs: np.ndarray, energy: np.ndarray, start: np.ndarray) -> tuple[np.nd
 
 
 def _interval(theta: np.ndarray, logs: np.ndarray, energy: np.ndarray, level: float) -> Estimate:
-    """Of the power, by the sandwich of expected information and the scores' variance (over 1 - leverage, as a jackknife)."""
+    """Of the power, by the sandwich of expected information and the scores' variance (over 1 - leverage)."""
     rows = _derivative(theta, logs)
     slope = float(theta[1])
     bread = rows.T @ rows
