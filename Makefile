@@ -5,8 +5,9 @@
 #   make test-real  the tests on published models
 #   make test-hooked  the tests that need TransformerLens 3.9 (HookedTransformer), in an environment of its own
 #   make test-ray   the tests of studies on Ray clusters, all on this machine
-#   make test-experiments  the scripts of experiments/ small and offline, and the notebook
+#   make test-experiments  the scripts of experiments/ small and offline, and the notebooks
 #   make test-all   all of the above tests, and the slow ones
+#   make docs       the documentation site, into site/; opens from disk, without a network
 #   make check      linter, formatting and types, exactly as CI runs them
 #   make bench      cost against ordinary training passes
 #   make clean      remove the environments and everything built
@@ -50,10 +51,10 @@ LIMIT := $(if $(shell command -v timeout),timeout --foreground --signal=INT --ki
 limit = $(if $(LIMIT),$(LIMIT) $(1))
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup setup-hooked demo test test-real test-hooked test-ray test-experiments test-all check format bench clean
+.PHONY: help setup setup-hooked demo test test-real test-hooked test-ray test-experiments test-all docs check format bench clean
 
 help:
-	@sed -n '3,12s/^#   //p' Makefile
+	@sed -n '3,14s/^#   //p' Makefile
 
 setup: $(READY)
 
@@ -98,11 +99,16 @@ test-ray: $(READY_RAY)
 
 # Also marked slow: each script trains its tiny models and studies them.
 test-experiments: $(READY)
-	$(TEST_ENV) $(call limit,1500) $(PYTEST) -n $(JOBS) -m slow tests/integration/test_experiments.py tests/integration/test_notebook.py $(TEST_ARGS)
+	$(TEST_ENV) $(call limit,1500) $(PYTEST) -n $(JOBS) -m slow tests/integration/test_experiments.py tests/integration/test_notebook.py tests/integration/test_tutorials.py $(TEST_ARGS)
 
 # pytest exits with 5 where no test carries the mark, which is no failure.
 test-all: test test-real test-hooked test-ray
 	$(TEST_ENV) $(PYTEST) -n $(JOBS) -m 'slow and not real and not hooked and not ray' $(TEST_ARGS) || { status=$$?; test $$status -eq 5 || exit $$status; }
+
+# Strict: a link that leads nowhere, and a tutorial that fails, end the build. DOCS_RUN=0 leaves tutorials without outputs.
+docs: $(READY)
+	$(TEST_ENV) NO_MKDOCS_2_WARNING=1 $(call limit,600) $(BIN)/python -m mkdocs build --strict --quiet
+	@echo 'Wrote site/index.html'
 
 check: $(READY)
 	$(BIN)/ruff check
@@ -117,5 +123,5 @@ bench: $(READY_REAL) $(READY_RAY)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) $(HOOKED_VENV) build dist demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(HOOKED_VENV) build dist demo-out site .docs_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find tl_aniso tests -name __pycache__ -type d -prune -exec rm -rf {} +

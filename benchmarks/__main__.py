@@ -4,12 +4,12 @@ import argparse
 import sys
 import warnings
 
-from benchmarks import ablation_cost, capture_cost, memory, ray_efficiency
+from benchmarks import ablation_cost, capture_cost, frequency_cost, memory, ray_efficiency
 from benchmarks.table import render
 
 __all__ = ["main"]
 
-_PARTS = ("memory", "ablation", "capture", "ray")
+_PARTS = ("memory", "ablation", "capture", "frequency", "ray")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,6 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
         lines += ablation_cost.measure(chosen.pairs, _say)
     if "capture" in wanted:
         lines += capture_cost.measure(chosen.pairs, _say, chosen.batches)
+    if "frequency" in wanted:
+        lines += frequency_cost.measure(chosen.pairs, _say)
     if "ray" in wanted:
         lines += ray_efficiency.measure(3, _say)
     print(render(lines))

@@ -1,4 +1,5 @@
-"""The command line: ``tl-aniso demo``, ``measure``, ``doctor``, ``models``, ``study``, ``plan`` and ``report``.
+"""The command line: ``tl-aniso demo``, ``measure``, ``frequency``, ``doctor``, ``models``, ``study``, ``plan`` and
+``report``.
 
 Exit codes: 0 done, 1 a run failed or a check did, 2 an argument that cannot be used.
 """
@@ -64,6 +65,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     measure.add_argument("--seed", type=_seed, default=0, help="of planes, permutations, masks, untrained weights (0)")
 
+    frequency = commands.add_parser("frequency", help="do frequent token types vary less, within one checkpoint?")
+    frequency.add_argument("model", metavar="MODEL", help="directory or hub id of a decoder or encoder")
+    frequency.add_argument("--text", type=Path, required=True, metavar="FILE", help=".txt or .jsonl")
+    frequency.add_argument("--out", type=Path, default=Path("frequency-out"), help="directory (frequency-out)")
+    frequency.add_argument("--revision", help="branch, tag or commit on the hub")
+    frequency.add_argument("--n-min", type=_at_least_two, default=8, help="fewest occurrences of a type (8)")
+    frequency.add_argument("--sites", nargs="+", metavar="SITE", help="residual sites: first, middle and last block")
+    frequency.add_argument("--seq-len", type=_at_least_two, help="tokens in a sequence (min(512, context))")
+    frequency.add_argument("--max-documents", type=_positive, help="measure the first so many documents only")
+    frequency.add_argument("--seed", type=_seed, default=0, help="of masks, permutations and samples (0)")
+
     doctor = commands.add_parser("doctor", help="check on your model what this library promises, in about a minute")
     doctor.add_argument("model", metavar="MODEL", help="directory or hub id of a model")
     doctor.add_argument("--text", type=Path, metavar="FILE", help=".txt or .jsonl; a few English paragraphs by default")
@@ -114,6 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from tl_aniso.commands.doctor import doctor_command
 
             code = doctor_command(options)
+        elif options.command == "frequency":
+            from tl_aniso.commands.frequency import frequency_command
+
+            frequency_command(options)
         elif options.command == "models":
             from tl_aniso.commands.models import models_command
 
