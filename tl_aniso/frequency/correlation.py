@@ -156,11 +156,7 @@ def _spearman(x: np.ndarray, y: np.ndarray) -> Correlation:
 
 
 def _moved(x: np.ndarray, ranks: np.ndarray, weights: np.ndarray) -> np.ndarray:
-<<<<<<< HEAD
-    """Mean over j of (1[x_i < x_j] + 1/2 1[x_i = x_j] - F(x_j)) w_j: what type i does through the ranks of the others."""
-=======
     """Mean over j of (1[x_i < x_j] + 1/2 1[x_i = x_j] - F(x_j)) w_j: what type i does to the ranks of the others."""
->>>>>>> frequency
     order = np.argsort(x, kind="stable")
     _, first, inverse, counts = np.unique(x[order], return_index=True, return_inverse=True, return_counts=True)
     sums = np.concatenate([[0.0], np.cumsum(weights[order])])

@@ -38,16 +38,12 @@ def save_type_capture(capture: TypeCapture, directory: Path) -> Path:
         if rows.pooled.count:
             tensors[f"mean|{site}"] = rows.pooled.mean
     tokens = None if capture.tokens is None else list(capture.tokens)
-<<<<<<< HEAD
-    document = {"metadata": capture.metadata, "pooled": pooled, "tables": list(capture.tables), "tokens": tokens}
-=======
     document: dict[str, Any] = {
         "metadata": capture.metadata,
         "pooled": pooled,
         "tables": list(capture.tables),
         "tokens": tokens,
     }
->>>>>>> frequency
     try:
         with staging(directory) as temporary:
             save_file(tensors, temporary / _TENSORS)

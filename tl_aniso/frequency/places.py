@@ -36,11 +36,7 @@ def alike(captures: Sequence[TypeCapture]) -> tuple[TypeCapture, ...]:
             ("tied tables", first.tied, other.tied),
             ("the tables", tuple(first.tables), tuple(other.tables)),
             ("the sites", first.sites, other.sites),
-<<<<<<< HEAD
             ("the options", _asked(first), _asked(other)),
-=======
-            ("the options", first.metadata["options"], other.metadata["options"]),
->>>>>>> frequency
             ("the documents", first.metadata["text"]["documents"], other.metadata["text"]["documents"]),
         ):
             if mine != theirs:
@@ -56,14 +52,11 @@ def alike(captures: Sequence[TypeCapture]) -> tuple[TypeCapture, ...]:
     return tuple(captures)
 
 
-<<<<<<< HEAD
 def _asked(capture: TypeCapture) -> dict[str, Any]:
     """Options without the tokenizer's name, a directory of each checkpoint's own: its tokens are compared instead."""
     return {name: value for name, value in capture.metadata["options"].items() if name != "tokenizer"}
 
 
-=======
->>>>>>> frequency
 def places_over(
     captures: Sequence[TypeCapture], tables: Sequence[str], sites: Sequence[str], n_min: int, n_draws: int, seed: int
 ) -> list[Place]:

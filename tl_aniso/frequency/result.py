@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass, field
 from html import escape
-<<<<<<< HEAD
-=======
 from importlib import import_module
->>>>>>> frequency
 from typing import Any
 
 import pandas as pd
@@ -19,15 +16,9 @@ class FrequencyVariance:
 
     Rows of the frame, by measure (``gradient`` is ``none``; ``scope`` is ``over_checkpoints`` or ``within`` one):
 
-<<<<<<< HEAD
-    * ``frequency_pearson`` and ``frequency_spearman``: correlation over types of log frequency with the root mean square
-      distance to the centroid, ``raw`` or with the common drift of all types removed. Control ``none`` has the interval
-      over types; against another control, ``control_value`` is the correlation under it, with its band
-=======
     * ``frequency_pearson`` and ``frequency_spearman``: correlation over types of log frequency with the root mean
       square distance to the centroid, ``raw`` or with the common drift of all types removed. Control ``none`` has
       the interval over types; against another control, ``control_value`` is the correlation under it, with its band
->>>>>>> frequency
       (``shuffled_frequencies``, ``gaussian_surrogate``) or interval (``size_matched``), and ``difference`` the
       measured less it, with an interval over the same types.
     * ``norm_pearson`` and ``norm_spearman``: of log frequency with the root mean square norm.
@@ -78,16 +69,9 @@ class FrequencyVariance:
     def plot(self) -> Any:
         """Distance against frequency, one mark a type, raw beside drift removed: over checkpoints where there are some,
         else within the one."""
-<<<<<<< HEAD
-        from tl_aniso.viz.plots import frequency_scatter
-
-        over = self._types[self._types["scope"] == "over_checkpoints"]
-        return frequency_scatter((over if len(over) else self._types).reset_index(drop=True))
-=======
         plots = import_module("tl_aniso.viz.plots")  # figures build on results, not the other way round
         over = self._types[self._types["scope"] == "over_checkpoints"]
         return plots.frequency_scatter((over if len(over) else self._types).reset_index(drop=True))
->>>>>>> frequency
 
     def __repr__(self) -> str:
         return f"FrequencyVariance({len(self._frame)} rows, {self._frame['site'].nunique()} sites)\n{self.summary()}"

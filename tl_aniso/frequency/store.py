@@ -56,11 +56,7 @@ class SiteRows:
 class TypeCapture:
     """Counts, tables and contextual moments by token type, of one checkpoint. Made by `type_capture`.
 
-<<<<<<< HEAD
-    Memory grows with the vocabulary and the width, not with the text: 8 bytes x vocabulary x width for each site, twice.
-=======
     Memory grows with the vocabulary and the width, not with the text: 8 bytes x vocabulary x width a site, twice.
->>>>>>> frequency
 
     Attributes:
         counts: occurrences of each type in the text, whatever the filters leave of them.

@@ -44,13 +44,8 @@ def gaussian_distances(
 ) -> Float[np.ndarray, "n_draws n"]:
     """Root mean square distance (n - 1 below) of `counts` rows to their mean, if all types had this covariance.
 
-<<<<<<< HEAD
-    The sum of squares is a sum over eigenvalues of lambda chi^2(n - 1), which is drawn without drawing rows: exactly for
-    the eight largest, the rest by one chi-square with their mean and variance (Satterthwaite).
-=======
     The sum of squares is a sum over eigenvalues of lambda chi^2(n - 1), which is drawn without drawing rows: exactly
     for the eight largest, the rest by one chi-square with their mean and variance (Satterthwaite).
->>>>>>> frequency
 
     Example:
         >>> import torch
@@ -84,13 +79,8 @@ def moving_distances(
     """Root mean square distance to the centroid over checkpoints, if all types moved with one covariance.
 
     With `noise`, the covariance within types, each mean also has the error of its n occurrences, noise / n, drawn anew
-<<<<<<< HEAD
-    at every checkpoint. The same text at every checkpoint makes errors alike, and alike they cancel: the surrogate is an
-    upper bound of what the number of occurrences alone can do.
-=======
     at every checkpoint. The same text at every checkpoint makes errors alike, and alike they cancel: the surrogate is
     an upper bound of what the number of occurrences alone can do.
->>>>>>> frequency
 
     Args:
         movement: covariance of an embedding about its own centroid; that of the error of its mean included.

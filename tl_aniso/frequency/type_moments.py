@@ -26,15 +26,9 @@ _FORMAT = "1"
 class TypeMoments:
     """Running count, mean and sum of squared distances to the mean, of each of `n_types` kinds of rows.
 
-<<<<<<< HEAD
-    Memory is ``n_types * d`` float64 numbers, whatever the text. Of each piece of rows, sorted by type, the mean of every
-    type is taken first and the distances to it second, and two pieces combine by the pairwise formula of Chan, Golub
-    and LeVeque (1983):
-=======
     Memory is ``n_types * d`` float64 numbers, whatever the text. Of each piece of rows, sorted by type, the mean of
     every type is taken first and the distances to it second, and two pieces combine by the pairwise formula of Chan,
     Golub and LeVeque (1983):
->>>>>>> frequency
 
         mean    += gap * n_b / n          gap = mean_b - mean
         squares += squares_b + |gap|^2 * n_a * n_b / n
@@ -70,13 +64,9 @@ class TypeMoments:
 
     # -- accumulating --
 
-<<<<<<< HEAD
-    def update(self, ids: Integer[Tensor, " n"] | np.ndarray, rows: Float[Tensor, "n d"] | np.ndarray) -> Self:
-=======
     def update(
         self, ids: Integer[Tensor, " n"] | np.ndarray | list[int], rows: Float[Tensor, "n d"] | np.ndarray
     ) -> Self:
->>>>>>> frequency
         """Add rows and the types they belong to; returns itself, so that calls chain.
 
         Args:
@@ -113,11 +103,7 @@ class TypeMoments:
             self._add_sorted(types, order, values, self._anchor)
         return self
 
-<<<<<<< HEAD
-    def _checked(self, ids: Integer[Tensor, " n"] | np.ndarray, n: int) -> Int64[Tensor, " n"]:
-=======
     def _checked(self, ids: Integer[Tensor, " n"] | np.ndarray | list[int], n: int) -> Int64[Tensor, " n"]:
->>>>>>> frequency
         try:
             types = ids if isinstance(ids, Tensor) else torch.as_tensor(np.asarray(ids))
         except (TypeError, ValueError) as error:
@@ -190,11 +176,7 @@ class TypeMoments:
                 self._combine(kinds, count, mean, shift, squares, held, gaps)
         return self
 
-<<<<<<< HEAD
-    def replaced(self, other: TypeMoments, types: Bool[Tensor, " n_types"]) -> Self:
-=======
     def replaced(self, other: TypeMoments, types: Bool[Tensor, " n_types"]) -> TypeMoments:
->>>>>>> frequency
         """A copy in which some types are as in `other`, rows and all."""
         parts = []
         for held, chosen in ((self, ~types), (other, types)):

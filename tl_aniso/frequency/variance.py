@@ -123,13 +123,8 @@ def _captures(
         )
     if text is not None or options:
         raise TlAnisoError(
-<<<<<<< HEAD
-            f"type captures hold their text and options already; {', '.join(options) or 'text'} would be ignored. Pass a "
-            "model instead, or leave it out"
-=======
             f"type captures hold their text and options already; {', '.join(options) or 'text'} would be ignored. Pass "
             "a model instead, or leave it out"
->>>>>>> frequency
         )
     return alike(given)
 

@@ -51,10 +51,7 @@ def take_geometry(place: Path, subject: Subject) -> None:
     config = subject.config
     asked = config.geometry or Geometry()
     model, tokenizer = subject.load()
-    layout = bind(model)
-    residual, weights = geometry_sites(layout, config)
-    # Rows of hidden tokens are of the mask token, whatever stands in the text.
-    hidden = config.objective == "masked" or (config.objective is None and layout.attends == "both")
+    residual, weights = geometry_sites(bind(model), config)
     documents = [*subject.fitted_on, *subject.measured_on]
     options = {name: subject.options[name] for name in ("objective", "seq_len", "batch_size", "dtype", "seed")}
     shared = {**options, "tokenizer": tokenizer, "progress": False}
@@ -66,7 +63,6 @@ def take_geometry(place: Path, subject: Subject) -> None:
         n_types=asked.n_types,
         n_min=asked.n_local,
         gradients=config.gradients,
-        exclude=("special", "sink", "masked") if hidden else ("special", "sink"),
         **shared,
     )
     (place / _LOCAL).write_bytes(geometry_bytes(found.frame, {"notes": list(found.notes)}))
