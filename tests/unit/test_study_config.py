@@ -7,10 +7,11 @@ import pytest
 import torch
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from tl_aniso.capturing.bind import bind
 from tl_aniso.errors import ConfigError
 from tl_aniso.study import Checkpoint, MemoryCheckpoints, StudyConfig, read_config
 from tl_aniso.study.config import Checkpoints, Geometry
-from tl_aniso.study.geometry_sites import geometry_places
+from tl_aniso.study.geometry_sites import geometry_places, geometry_sites
 from tl_aniso.study.outline import outline
 from tl_aniso.study.phases import choose, phases_of
 
@@ -216,6 +217,25 @@ def test_a_plan_counts_the_passes_of_geometry():
     found = outline(few, {"tiny": source})
     own = found.seconds(found.models[0], 100, 1.0) - plain.seconds(before, 100, 1.0)
     assert own == pytest.approx(5000 * size.geometry_flops)
+
+
+@pytest.mark.parametrize("attends", ["causal", "both"])
+def test_where_geometry_is_asked(attends):
+    config = LlamaConfig(
+        hidden_size=16, num_hidden_layers=9, num_attention_heads=2, intermediate_size=32, vocab_size=50
+    )
+    layout = replace(bind(LlamaForCausalLM(config)), attends=attends)
+    asked = read_config({"models": ["tiny"], "text": "local", "geometry": True})
+    residual, weights = geometry_sites(layout, asked)
+    assert residual == [f"blocks.{block}.hook_resid_pre" for block in (2, 4, 8)]
+    # In the last block of a masked model nothing but hidden tokens has a gradient.
+    blocks = (2, 4) if attends == "both" else (2, 4, 8)
+    assert sorted(weights) == sorted(f"blocks.{b}.{name}" for b in blocks for name in ("attn.W_Q", "mlp.W_in"))
+    named = {"sites": ["blocks.*.attn.W_V", "blocks.3.hook_resid_pre"]}
+    residual, weights = geometry_sites(layout, replace(asked, geometry=Geometry(sites=tuple(named["sites"]))))
+    assert (residual, len(weights)) == (["blocks.3.hook_resid_pre"], 9)
+    with pytest.raises(ConfigError, match="names no residual site"):
+        geometry_sites(layout, replace(asked, geometry=Geometry(sites=("blocks.*.attn.W_V",))))
 
 
 class Other(torch.nn.Linear):

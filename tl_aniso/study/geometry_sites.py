@@ -35,6 +35,9 @@ def geometry_places(chosen: Sequence[Chosen], config: StudyConfig) -> list[int]:
 def geometry_sites(layout: Layout, config: StudyConfig) -> tuple[list[str], list[str]]:
     """Residual sites and weight sites, by the config or those of blocks at a quarter, half and the end of the model.
 
+    Of a masked model the last block's weights are left out: their gradients, behind which no other token is read, are
+    of hidden tokens alone, whose rows are of the mask token.
+
     Raises:
         ConfigError: names that match neither kind.
     """
@@ -49,7 +52,9 @@ def geometry_sites(layout: Layout, config: StudyConfig) -> tuple[list[str], list
     else:
         last = len(layout.blocks) - 1
         blocks = sorted({min(max(1, round(share * last)), last) for share in _DEPTHS})
-        wanted = [f"blocks.{block}.{name}" for block in blocks for name in _BLOCKS]
+        silent = last if layout.attends == "both" else None
+        names = [(block, name) for block in blocks for name in _BLOCKS if block != silent or name == _BLOCKS[0]]
+        wanted = [f"blocks.{block}.{name}" for block, name in names]
         chosen = [site for site in known if site in wanted]
     residual = [site for site in chosen if role_of(site) == "residual"]
     if not residual:
