@@ -9,6 +9,7 @@
 #   make test-all   all of the above tests, and the slow ones
 #   make docs       the documentation site, into site/; opens from disk, without a network
 #   make check      linter, formatting and types, exactly as CI runs them
+#   make gallery    the pictures of docs/gallery.md and docs/theory.md, which needs a Chrome or Chromium
 #   make bench      cost against ordinary training passes
 #   make clean      remove the environments and everything built
 #
@@ -51,7 +52,7 @@ LIMIT := $(if $(shell command -v timeout),timeout --foreground --signal=INT --ki
 limit = $(if $(LIMIT),$(LIMIT) $(1))
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup setup-hooked demo test test-real test-hooked test-ray test-experiments test-all docs check format bench clean
+.PHONY: help setup setup-hooked demo test test-real test-hooked test-ray test-experiments test-all docs check format gallery bench clean
 
 help:
 	@sed -n '3,14s/^#   //p' Makefile
@@ -118,6 +119,10 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+gallery: $(READY)
+	$(BIN)/python docs/make_gallery.py
+	$(BIN)/python docs/make_theory_figures.py
 
 bench: $(READY_REAL) $(READY_RAY)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks $(BENCH_ARGS)

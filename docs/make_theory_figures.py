@@ -1,13 +1,10 @@
-"""Write the figures of docs/theory.md to docs/figures. Needs kaleido and a browser."""
+"""Write the figures of docs/theory.md to docs/figures. Needs kaleido and a browser (the extra "static")."""
 
 import argparse
-import os
-import shutil
 from pathlib import Path
 
-import kaleido
-
 from tl_aniso.theory import figures
+from tl_aniso.viz.static import Look, save_all_static
 
 FIGURES = {
     "theory-parts": figures.parts_figure,
@@ -17,6 +14,7 @@ FIGURES = {
     "theory-neighbours": figures.neighbours_figure,
     "theory-crossing": figures.crossing_figure,
 }
+_LOOK = Look(width_mm=200, font_pt=9)
 
 
 def main() -> None:
@@ -26,28 +24,14 @@ def main() -> None:
     parser.add_argument("--png", type=Path, help="also write PNG files there, to look at")
     parser.add_argument("--only", choices=FIGURES, nargs="+", default=list(FIGURES))
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found:
-        os.environ.setdefault("BROWSER_PATH", found)
-    kaleido.start_sync_server()  # one browser for all figures
-    try:
-        write(options.only, options.out, options.png)
-    finally:
-        kaleido.stop_sync_server()
-
-
-def write(names: list[str], out: Path, png: Path | None) -> None:
-    """Figures as SVG, and as PNG where a directory is given."""
-    for name in names:
+    jobs = []
+    for name in options.only:
         figure = FIGURES[name]()
-        # A page may be dark; text and lines are drawn for a light ground.
-        figure.update_layout(paper_bgcolor="white", plot_bgcolor="white", width=760)
-        kaleido.write_fig_sync(figure, out / f"{name}.svg")
-        if png:
-            png.mkdir(parents=True, exist_ok=True)
-            kaleido.write_fig_sync(figure, png / f"{name}.png", opts={"scale": 1.5})
-        print(f"wrote {out / name}.svg")
+        jobs.append((figure, options.out / f"{name}.svg", _LOOK))
+        if options.png:
+            jobs.append((figure, options.png / f"{name}.png", _LOOK._replace(dpi=110)))
+    for path in save_all_static(jobs):
+        print(f"wrote {path}")
 
 
 if __name__ == "__main__":

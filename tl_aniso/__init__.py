@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tl_aniso.local_geometry.ask import local_geometry
     from tl_aniso.moments import Moments
     from tl_aniso.questions import ablation_isotropy, tangent_energy
+    from tl_aniso.questions.spectra import ablation_spectra
     from tl_aniso.study import Study
     from tl_aniso.subspace import TangentProxies, TangentProxy, fit_tangent_proxies, normal_controls
 
@@ -30,6 +31,7 @@ __all__ = [
     "TangentProxy",
     "TlAnisoError",
     "ablation_isotropy",
+    "ablation_spectra",
     "capture",
     "energy_null",
     "energy_share",
@@ -53,6 +55,7 @@ _HOMES = {
     "TangentProxy": "tl_aniso.subspace",
     "TlAnisoError": "tl_aniso.errors",
     "ablation_isotropy": "tl_aniso.questions.ask",
+    "ablation_spectra": "tl_aniso.questions.spectra",
     "energy_null": "tl_aniso.energy",
     "energy_share": "tl_aniso.energy",
     "fit_tangent_proxies": "tl_aniso.subspace",

@@ -13,7 +13,7 @@ from tl_aniso.questions.frame import Row, capture_fields, site_fields
 from tl_aniso.questions.kept_rows import kept_row_rows
 from tl_aniso.questions.source import Measured
 
-__all__ = ["ABLATION_KINDS", "ablation_rows"]
+__all__ = ["ABLATION_KINDS", "ablation_rows", "moments_at"]
 
 ABLATION_KINDS = ("none", "activation", "weight")
 
@@ -28,7 +28,7 @@ def ablation_rows(
 ) -> tuple[list[Row], bool]:
     """Every row of one site, and whether it has too few rows to compare across sizes."""
     capture, proxy = found.capture, found.proxy(site)
-    moments = _moments(found, site, gradient)
+    moments = moments_at(found, site, gradient)
     if moments is None:
         raise TlAnisoError(
             f"the capture holds no d x d sums at {site} for gradients={gradient!r}; capture again without proxies, or "
@@ -61,7 +61,8 @@ def _what(gradient: str) -> str:
     return "activations" if gradient == "none" else f"{gradient} gradients"
 
 
-def _moments(found: Measured, site: str, gradient: str) -> Moments | None:
+def moments_at(found: Measured, site: str, gradient: str) -> Moments | None:
+    """The sums of one site, None where the capture does not hold them."""
     capture = found.capture
     if gradient == "none":
         return capture.activations.get(site)

@@ -6,6 +6,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from tl_aniso.viz.colours import COLOURS, SOFT
+
 __all__ = [
     "COLOURS",
     "control_name",
@@ -18,13 +20,6 @@ __all__ = [
     "step_text",
     "visible",
 ]
-
-# After Okabe and Ito, moved to a lightness with a contrast of 3 or more on white as well as on near-black. Hue alone
-# never carries a meaning: every curve has a marker and a dash of its own.
-COLOURS = (
-    *("#1f78c8", "#d55e00", "#008f68", "#b5599b", "#a97700", "#7a7a7a", "#2f8f9d", "#8a6fd1"),
-    *("#c2566b", "#5f8a1f", "#9a6a4f"),
-)
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _SYMBOLS = (
@@ -142,7 +137,7 @@ def finish(figure: go.Figure, *, height: int) -> go.Figure:
         hoverlabel={"align": "left"},
         modebar={"bgcolor": "rgba(0,0,0,0)", "color": "#808080", "activecolor": COLOURS[0]},
     )
-    grid = {"gridcolor": "rgba(128,128,128,0.25)", "zeroline": False, "automargin": True, "linecolor": "#808080"}
+    grid = {"gridcolor": SOFT, "zeroline": False, "automargin": True, "linecolor": "#808080"}
     figure.update_xaxes(**grid)
     figure.update_yaxes(**grid)
     return figure
