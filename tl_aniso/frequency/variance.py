@@ -87,7 +87,8 @@ def frequency_variance(
     n_min = as_integer("n_min", n_min, least=2)
     n_controls = as_integer("n_controls", n_controls, least=1)
     seed = as_integer("seed", seed, least=0, most=MOST_SEED)
-    if not (isinstance(level, int | float) and 0.0 < level < 1.0):
+    given: Any = level
+    if not (isinstance(given, int | float) and 0.0 < given < 1.0):
         raise TlAnisoError(f"level must lie between 0 and 1, got {level!r}")
     captures = _captures(source, text, n_min, sites, seed, options)
     held = captures[0].sites
