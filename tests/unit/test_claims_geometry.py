@@ -9,6 +9,7 @@ from tests.claim_frames import HOLDS, NOT, OPEN, energies
 from tests.geometry_frames import correlations, curvatures, local_energies, rows
 from tl_aniso.claims import judge, judge_geometry
 from tl_aniso.errors import TlAnisoError
+from tl_aniso.viz import claims_forest
 
 SITE = "blocks.0.hook_resid_pre"
 ENERGY = {"activation": "local energy", "weight": "local energy of sums"}
@@ -225,6 +226,17 @@ def test_tables_are_joined():
         both.joined(second)
     with pytest.raises(TlAnisoError, match="ClaimsTable can be joined"):
         first.joined(None)
+
+
+def test_a_figure_has_a_panel_for_every_scale():
+    """A slope is no difference of IsoScore*."""
+    frame = pd.concat([correlations(), curvatures(slope=0.8), local_energies()], ignore_index=True)
+    figure = claims_forest(judge(energies()).joined(judge_geometry(frame)))
+    titles = {axis.title.text for axis in figure.select_xaxes()}
+    assert {"ratio (log)", "slope of log normal on log tangent amplitude"} <= titles
+    assert "correlation of distance with log frequency" in titles
+    labels = [text for axis in figure.select_yaxes() for text in axis.ticktext or ()]
+    assert any(label.startswith("C6") and label.endswith("input embedding") for label in labels)
 
 
 def test_what_is_no_geometry_frame_is_refused():
