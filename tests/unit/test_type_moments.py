@@ -1,4 +1,5 @@
-"""Moments by token type against a slow reference: regrouped, merged, stored, with offsets that cost naive sums digits."""
+"""Moments by token type against a slow reference: regrouped, merged, stored, with offsets that cost naive sums digits.
+"""
 
 import numpy as np
 import pandas as pd
