@@ -8,10 +8,12 @@ import pandas as pd
 
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.evidence import EnergyShares
-from tl_aniso.sites import whole_site
+from tl_aniso.sites import BASES, UNEMBEDDING, proxy_site, whole_site
 
 if TYPE_CHECKING:
     from tl_aniso.difference import Difference
+    from tl_aniso.subspace import TangentProxies
+    from tl_aniso.viz.token_views import TokenView
 
 __all__ = ["AblationIsotropy", "Result", "TangentEnergy", "geometric_mean", "group_of"]
 
@@ -63,6 +65,7 @@ class Result:
 
     _frame: pd.DataFrame
     notes: tuple[str, ...] = field(default=())
+    _proxies: "TangentProxies | None" = field(default=None, kw_only=True)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -85,6 +88,40 @@ class Result:
     def plot(self) -> Any:
         """An interactive plotly figure of the result by layer."""
         raise NotImplementedError
+
+    def tokens(self, model: Any, text: Any, **options: Any) -> "TokenView":
+        """A text coloured, token by token, by tangent shares in this result's planes, layer by layer.
+
+        Args:
+            model: as of `tl_aniso.capture`; of the width that the result was measured on, at any checkpoint.
+            text: as of `tl_aniso.capture`.
+            **options: of `tl_aniso.token_views.token_shares` (``sites``, ``labels``, ``tokenizer``, ``seq_len``, ...);
+                by default the sites of the result and the activations that their planes were fitted on.
+
+        Returns:
+            A `tl_aniso.viz.token_views.TokenView`: shown in notebooks, ``.save(path)``, ``.frame``.
+
+        Raises:
+            TlAnisoError: a result without planes (one that was read from a table), and all that `token_shares` raises.
+        """
+        from tl_aniso.token_views import token_shares
+        from tl_aniso.viz.token_views import TokenView
+
+        if self._proxies is None:
+            raise TlAnisoError(
+                "this result holds no tangent planes, only its table; measure it again, or call "
+                "tl_aniso.token_views.token_shares(model, text, proxies)"
+            )
+        bases = [basis for basis in self._frame["basis"].dropna().unique() if basis in BASES]
+        basis = options.pop("basis", bases[0] if bases else "own")
+        if "sites" not in options:
+            measured = dict.fromkeys(whole_site(site) for site in self._frame["site"])
+            own = [s for s in measured if s in self._proxies or proxy_site(s, n_layers=1) in self._proxies]
+            homes = {proxy_site(s) for s in own} if basis == "own" else set(self._proxies)
+            fitted = [s for s in self._proxies if s in homes]
+            # The unembedding's gradient rows are as wide as the vocabulary: what it reads is shown.
+            options["sites"] = tuple(dict.fromkeys((*fitted, *(s for s in measured if s != UNEMBEDDING))))
+        return TokenView(token_shares(model, text, self._proxies, basis=basis, **options))
 
     def __repr__(self) -> str:
         return (

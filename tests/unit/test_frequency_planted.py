@@ -18,6 +18,9 @@ CHECKPOINTS, WIDTH, TYPES = 6, 12, 200
 DRIFT = np.random.default_rng(7).standard_normal((CHECKPOINTS, WIDTH)) * 1.5
 SLOPES = {"negative": -0.3, "none": 0.0, "positive": 0.3}
 SITE = "blocks.0.hook_resid_post"
+# 24 intervals are looked at, four in each case. Of 100 trials each, intervals that cover 95 of 100 would yet leave 90
+# to 99 somewhere in one run of ten; of 300 they do not, while intervals that cover 88 or 100 of 100 still show.
+TRIALS = 300
 
 
 def vocabulary(slope, *, drift, n=TYPES, seed=0):
@@ -63,7 +66,7 @@ def captures(counts, tables, site="embed.W_E"):
 def test_planted_relations_come_back_and_intervals_cover(planted, drift):
     truth = true_correlations(SLOPES[planted], drift=drift)
     covered, rejected, signs = dict.fromkeys(truth, 0), dict.fromkeys(truth, 0), dict.fromkeys(truth, 0)
-    for seed in range(100):
+    for seed in range(TRIALS):
         found = frequency_variance(
             captures(*vocabulary(SLOPES[planted], drift=drift, seed=seed)), n_controls=19, seed=seed
         )
@@ -73,12 +76,12 @@ def test_planted_relations_come_back_and_intervals_cover(planted, drift):
             covered[key] += row["ci_low"] <= truth[key] <= row["ci_high"]
             rejected[key] += row["p_value"] <= 0.05
             signs[key] += np.sign(row["value"]) == np.sign(SLOPES[planted])
-    assert all(90 <= n <= 99 for n in covered.values()), covered
+    assert all(0.90 * TRIALS <= n <= 0.99 * TRIALS for n in covered.values()), covered
     if planted == "none":
-        assert all(1 <= n <= 11 for n in rejected.values()), rejected  # 5 expected
+        assert all(0.02 * TRIALS <= n <= 0.09 * TRIALS for n in rejected.values()), rejected  # 5% expected
     else:
-        assert min(signs.values()) == 100, signs
-        assert min(rejected.values()) >= 99, rejected
+        assert min(signs.values()) == TRIALS, signs
+        assert min(rejected.values()) >= 0.99 * TRIALS, rejected
 
 
 def test_common_drift_can_turn_the_sign_and_its_removal_turns_it_back():

@@ -1,5 +1,4 @@
-"""Moments by token type against a slow reference: regrouped, merged, stored, with offsets that cost naive sums digits.
-"""
+"""Moments by token type against a slow reference: regrouped, merged, stored, and with offsets that naive sums lose."""
 
 import numpy as np
 import pandas as pd

@@ -1,6 +1,6 @@
 """Receive the tensors of one batch and keep the rows of its real tokens, in float32 on the CPU."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,10 @@ from tl_aniso.errors import UndefinedMeasureError
 from tl_aniso.sites import EMBEDDING, output_site
 from tl_aniso.text import Batch
 
-__all__ = ["CollectedRows", "RowCollector"]
+__all__ = ["CollectedRows", "Reduce", "RowCollector"]
+
+# (field of `CollectedRows`, site, rows of all real tokens on the site's device) -> as many rows, of any width
+Reduce = Callable[[str, str, Float[Tensor, "n d"]], Float[Tensor, "n columns"]]
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,13 @@ class RowCollector:
         special: tuple[int, ...],
         masked: Bool[Tensor, "batch length"] | None,
         exclude: tuple[str, ...],
+        reduce: Reduce | None = None,
     ) -> None:
         self._layout = layout
         self._chosen = chosen
         self._mask = batch.mask
         self._sinks = "sink" in exclude
+        self._reduce = reduce
         kinds = kinds_of(batch.ids, special, masked)
         self._left = without(batch.mask, kinds, exclude)
         self.special: Bool[Tensor, " n"] = kinds["special"][batch.mask].cpu()
@@ -63,23 +68,23 @@ class RowCollector:
             keep = keep & not_sinks(value.float().norm(dim=-1), self._mask.to(value.device))
         self._keep[site] = self._take(keep)
         if site in self._residuals:
-            self._activations[site] = self._numbers("activation", site, value)
+            self._activations[site] = self._numbers("activations", site, value)
 
     def matrix(self, matrix: Matrix, inputs: Float[Tensor, "..."], outputs: Float[Tensor, "..."]) -> None:
         """What a reader was given or a writer made; readers of one input bring the same rows."""
         site = matrix.activation
         if site in self._chosen.activations and site not in self._activations:
-            self._activations[site] = self._numbers("activation", site, inputs if matrix.role == "reader" else outputs)
+            self._activations[site] = self._numbers("activations", site, inputs if matrix.role == "reader" else outputs)
 
     def hidden(self, hidden: Float[Tensor, "batch length d"]) -> None:
         """What the unembedding reads."""
         site = self._layout.unembed.activation
         if site in self._chosen.activations:
-            self._activations[site] = self._numbers("activation", site, hidden.detach())
+            self._activations[site] = self._numbers("activations", site, hidden.detach())
 
     def residual_gradient(self, site: str, gradient: Float[Tensor, "batch length d"]) -> None:
         """dL/dh at a residual site."""
-        self._gradients[site] = self._numbers("activation gradient", site, gradient)
+        self._gradients[site] = self._numbers("gradients", site, gradient)
 
     def matrix_gradient(self, matrix: Matrix, inputs: Float[Tensor, "..."], gradient: Float[Tensor, "..."]) -> None:
         """The gradient at a matrix's output: a reader's own side, the residual side of a writer."""
@@ -87,14 +92,14 @@ class RowCollector:
         parts = matrix.split(gradient) if matrix.split else (gradient,)
         for site, values in zip(matrix.sites, (inputs,) if writer else parts, strict=True):
             if site in self._chosen.weights:
-                self._outputs[site] = self._numbers("weight gradient", site, values)
+                self._outputs[site] = self._numbers("outputs", site, values)
                 if writer:
-                    self._rows[output_site(site)] = self._numbers("weight gradient", site, gradient)
+                    self._rows[output_site(site)] = self._numbers("gradients", output_site(site), gradient)
 
     def embedding_gradient(self, gradient: Float[Tensor, "batch length d"]) -> None:
         """The gradient at the embedding's output, as the table has it: in front of the embedding's own factor."""
         scaled = gradient * self._layout.embed_scale if self._layout.embed_scale != 1 else gradient
-        self._rows[output_site(EMBEDDING)] = self._numbers("weight gradient", EMBEDDING, scaled)
+        self._rows[output_site(EMBEDDING)] = self._numbers("gradients", output_site(EMBEDDING), scaled)
 
     def found(self, losses: Bool[Tensor, "batch length"]) -> CollectedRows:
         """Everything under the names that were asked for; `losses` are the positions with a loss."""
@@ -121,8 +126,12 @@ class RowCollector:
     def _take(self, values: Tensor) -> Tensor:
         return values[self._mask.to(values.device)].cpu()
 
-    def _numbers(self, kind: str, site: str, values: Tensor) -> Float32[Tensor, "n side"]:
-        rows = self._take(values.detach()).to(torch.float32)
+    def _numbers(self, field: str, site: str, values: Tensor) -> Float32[Tensor, "n side"]:
+        rows = values.detach()[self._mask.to(values.device)].to(torch.float32)
+        if self._reduce is not None:
+            with torch.autocast(rows.device.type, enabled=False):
+                rows = self._reduce(field, site, rows)
+        rows = rows.cpu()
         if not bool(torch.isfinite(rows).all()):
-            raise UndefinedMeasureError(f"{kind} at {site}: rows are not finite")
+            raise UndefinedMeasureError(f"{field} at {site}: rows are not finite")
         return rows

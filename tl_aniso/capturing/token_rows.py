@@ -18,7 +18,7 @@ from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.objectives import shuffled_targets
 from tl_aniso.capturing.options import Options, check_options
 from tl_aniso.capturing.prepare import PreparedText, default_batch_size, prepare_text
-from tl_aniso.capturing.row_collector import RowCollector
+from tl_aniso.capturing.row_collector import Reduce, RowCollector
 from tl_aniso.capturing.row_sites import RowSites, choose_row_sites
 from tl_aniso.capturing.run import batch_head, kept_random_state
 from tl_aniso.checks import as_integer
@@ -26,7 +26,7 @@ from tl_aniso.errors import TextError, TlAnisoError, UndefinedMeasureError
 from tl_aniso.progress import track
 from tl_aniso.text import Batch, make_batches
 
-__all__ = ["LABELS", "TokenRows", "token_rows"]
+__all__ = ["LABELS", "RowPass", "TokenRows", "plan_rows", "token_rows"]
 
 LABELS = ("true", "shuffled")
 
@@ -150,6 +150,85 @@ def token_rows(
         ...     print(len(rows), tuple(x.shape), tuple((g.T @ x).shape))
         20 (20, 16) (16, 16)
     """
+    return plan_rows(
+        model,
+        text,
+        sites=sites,
+        gradients=gradients,
+        labels=labels,
+        objective=objective,
+        exclude=exclude,
+        half=half,
+        tokenizer=tokenizer,
+        seq_len=seq_len,
+        batch_size=batch_size,
+        n_shards=n_shards,
+        dtype=dtype,
+        seed=seed,
+        progress=progress,
+    ).iterate()
+
+
+@dataclass(frozen=True, eq=False)
+class RowPass:
+    """A pass over a text whose arguments were checked; `iterate` runs it.
+
+    Attributes:
+        layout: of the model.
+        prepared: the text.
+        options: as of a capture.
+        chosen: whose rows are handed out.
+        shuffled: whether gradients are of permuted targets.
+        batch_size: sequences in a batch.
+        progress: whether progress is shown.
+    """
+
+    layout: Layout
+    prepared: PreparedText
+    options: Options
+    chosen: RowSites
+    shuffled: bool
+    batch_size: int
+    progress: bool
+
+    def iterate(self, reduce: Reduce | None = None) -> Iterator[TokenRows]:
+        """Run the model batch by batch; with `reduce`, rows are replaced by what it makes of them, at once."""
+        batches = make_batches(self.prepared.sequences.sequences, self.batch_size)
+        first = 0
+        for batch in track(batches, "token rows", total=len(batches), enabled=self.progress):
+            try:
+                # Hooks and gradient mode end before rows are handed out: whoever iterates may use the model meanwhile.
+                found = _rows(self, batch, first, reduce)
+            except UndefinedMeasureError:
+                check_finite(self.layout)  # a broken checkpoint is the cause to name, not the first site it reached
+                raise
+            first += len(batch.sequences)
+            yield found
+
+
+def plan_rows(
+    model: Any,
+    text: Any,
+    *,
+    sites: str | Sequence[str],
+    gradients: str | Sequence[str] = (),
+    labels: str = "true",
+    objective: Any = None,
+    exclude: str | Sequence[str] = ("special", "sink"),
+    half: str | None = None,
+    tokenizer: Any = None,
+    seq_len: int | None = None,
+    batch_size: int | None = None,
+    n_shards: int = 8,
+    dtype: Any = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> RowPass:
+    """What `token_rows` iterates over, checked and ready to run.
+
+    Raises:
+        TlAnisoError: as `token_rows`.
+    """
     if labels not in LABELS:
         raise TlAnisoError(f"labels must be one of {', '.join(LABELS)}, got {labels!r}")
     if half not in (None, "A", "B"):
@@ -192,43 +271,14 @@ def token_rows(
         prepared = prepared.restricted(half)
     size = default_batch_size(layout, prepared.seq_len)
     size = size if batch_size is None else as_integer("batch_size", batch_size, least=1)
-    return _iterate(layout, prepared, options, chosen, labels == "shuffled", size, progress)
+    return RowPass(layout, prepared, options, chosen, labels == "shuffled", size, progress)
 
 
-def _iterate(
-    layout: Layout,
-    prepared: PreparedText,
-    options: Options,
-    chosen: RowSites,
-    shuffled: bool,
-    size: int,
-    progress: bool,
-) -> Iterator[TokenRows]:
-    batches = make_batches(prepared.sequences.sequences, size)
-    first = 0
-    for batch in track(batches, "token rows", total=len(batches), enabled=progress):
-        try:
-            # Hooks and gradient mode end before the rows are handed out: whoever iterates may use the model meanwhile.
-            found = _rows(layout, prepared, options, chosen, shuffled, batch, first)
-        except UndefinedMeasureError:
-            check_finite(layout)  # a broken checkpoint is the cause to name, not the first site it reached
-            raise
-        first += len(batch.sequences)
-        yield found
-
-
-def _rows(
-    layout: Layout,
-    prepared: PreparedText,
-    options: Options,
-    chosen: RowSites,
-    shuffled: bool,
-    batch: Batch,
-    first: int,
-) -> TokenRows:
+def _rows(plan: RowPass, batch: Batch, first: int, reduce: Reduce | None) -> TokenRows:
+    layout, options, chosen, prepared = plan.layout, plan.options, plan.chosen, plan.prepared
     on_device = dataclasses.replace(batch, ids=batch.ids.to(layout.device), mask=batch.mask.to(layout.device))
     fed = feed(on_device, prepared.masking, options.seed)
-    collector = RowCollector(layout, chosen, on_device, prepared.special, fed.masked, options.exclude)
+    collector = RowCollector(layout, chosen, on_device, prepared.special, fed.masked, options.exclude, reduce)
     carries = fed.targets.carries
     with (
         kept_random_state(layout, options),
@@ -249,7 +299,7 @@ def _rows(
             called = callable_head(unembed, hidden, on_device, options.losses, inner="none", counted=on_device.mask)
             head, carries = called.head, called.carries
         elif chosen.backward:
-            targets = shuffled_targets(fed.targets, batch.sequences, options.seed) if shuffled else fed.targets
+            targets = shuffled_targets(fed.targets, batch.sequences, options.seed) if plan.shuffled else fed.targets
             head = batch_head(unembed, hidden, targets, "none", on_device.mask, False)
         if chosen.backward and head is not None:
             tap.backward(hidden, head.gradient, again=False)

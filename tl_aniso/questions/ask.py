@@ -159,7 +159,9 @@ def energy_result(
     masking = options.get("masking")
     masking = None if masking is None else {**masking, "special": list(options["special"])}
     shares = EnergyShares.of_rows(rows, documents, options["n_shards"], masking)
-    return TangentEnergy(holm_over_sites(to_frame(rows)), (*found.notes, *notes, *small), shares)
+    return TangentEnergy(
+        holm_over_sites(to_frame(rows)), (*found.notes, *notes, *small), shares, _proxies=found.proxies
+    )
 
 
 def ablation_isotropy(
@@ -254,7 +256,7 @@ def ablation_result(
         )
     if any(row["measure"] in ROW_MEASURES for row in rows) and not has_intrinsic_dimension():
         notes += ("no intrinsic dimension: scikit-dimension is not installed (pip install 'tl_aniso[dimension]')",)
-    return AblationIsotropy(holm_over_sites(to_frame(rows)), notes)
+    return AblationIsotropy(holm_over_sites(to_frame(rows)), notes, _proxies=found.proxies)
 
 
 def _refuse_nothing(rows: Sequence[Any], kinds: Sequence[str]) -> None:
