@@ -102,7 +102,12 @@ def test_the_pair_is_trained_measured_and_judged_over_seeds(tmp_path, capsys):
     assert run("local", "--smoke", "--out", out) == 0
     shown = capsys.readouterr().out
     assert "encoder - decoder" in shown
+    assert all(f"C{number}: " in shown for number in range(1, 9))
     check_page(out / "study")
+    geometry = pd.read_parquet(out / "study" / "geometry.parquet")
+    assert set(geometry["scope"]) == {"within", "over_checkpoints"}
+    assert set(geometry["gradient"]) == {"none", "activation", "weight"}
+    assert geometry["model"].nunique() == 4
     frame = pd.read_parquet(out / "study" / "results.parquet")
     assert sorted(frame["model"].unique()) == ["decoder-0", "decoder-1", "encoder-0", "encoder-1"]
     named = frame.assign(model=frame["model"].str[:-2], training=frame["model"].str[-1])

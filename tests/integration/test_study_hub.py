@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.claim_frames import energies
+from tests.geometry_frames import correlations
 from tests.hub_cache import hub_cache, tiny_tokenizer, write_hub_cache
 from tests.models import tiny_model
 from tests.study_models import TEXTS, save_texts
 from tl_aniso import Study
-from tl_aniso.claims import load_rules
+from tl_aniso.claims import judge, judge_geometry, load_rules
 from tl_aniso.cli import main
 from tl_aniso.errors import ConfigError, ModelError
 from tl_aniso.models import find, save_listings
@@ -136,14 +138,16 @@ def test_early_less_late_leaves_out_step_0_and_doubled_weights(finished):
         assert np.abs(found["value"].to_numpy() - expected.to_numpy()).max() < 1e-9
 
 
-def test_the_cited_commit_wrote_the_rules(tmp_path):
-    commit = re.search("commit ([0-9a-f]{12})", citation()).group(1)
+@pytest.mark.parametrize("name", ["claims", "claims_geometry"])
+def test_the_cited_commit_wrote_the_rules(name):
+    cited = citation(judge(energies()).joined(judge_geometry(correlations())))
+    commit = re.search(f"{name}.yaml, commit ([0-9a-f]{{12}})", cited).group(1)
     root = Path(__file__).parents[2]
     known = subprocess.run(["git", "cat-file", "-e", commit], cwd=root, capture_output=True, check=False)
     if known.returncode:
         pytest.skip("no history of this repository here")
-    held = subprocess.run(["git", "show", f"{commit}:data/claims.yaml"], cwd=root, capture_output=True, check=True)
-    assert held.stdout.decode() == (root / "data" / "claims.yaml").read_text(encoding="utf-8")
+    held = subprocess.run(["git", "show", f"{commit}:data/{name}.yaml"], cwd=root, capture_output=True, check=True)
+    assert held.stdout.decode() == (root / "data" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def test_late_fitted_planes_stand_beside_the_early_ones(finished):

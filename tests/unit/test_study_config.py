@@ -1,14 +1,19 @@
 """Configs of studies: every wrong one is refused with its place, and phases and choices follow hand values."""
 
+import re
+from dataclasses import replace
+
 import pytest
 import torch
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from tl_aniso.capturing.bind import bind
 from tl_aniso.errors import ConfigError
 from tl_aniso.study import Checkpoint, MemoryCheckpoints, StudyConfig, read_config
-from tl_aniso.study.config import Checkpoints
+from tl_aniso.study.config import Checkpoints, Geometry
+from tl_aniso.study.geometry_sites import geometry_places, geometry_sites
+from tl_aniso.study.outline import outline
 from tl_aniso.study.phases import choose, phases_of
-from tl_aniso.study.plan import outline
 
 GOOD = {"models": ["somewhere"], "text": "local"}
 PYTHIA = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, *range(1000, 144_000, 1000))
@@ -168,6 +173,69 @@ def test_sizes_of_a_plan_by_hand():
     assert found.memory(model) == size.running_bytes + size.measure_bytes
     half = 50 * (3 * size.fit_flops + 3 * size.measure_flops)
     assert found.seconds(model, 100, 1.0) == pytest.approx(half)
+
+
+def test_geometry_is_asked_for_or_not():
+    given = {"models": ["tiny"], "text": "local"}
+    assert read_config(given).geometry is None
+    assert read_config({**given, "geometry": False}).geometry is None
+    assert read_config({**given, "geometry": True}).geometry == Geometry()
+    asked = read_config({**given, "geometry": {"sites": "blocks.1.hook_resid_pre", "n_min": 5, "checkpoints": 2}})
+    assert asked.geometry == Geometry(("blocks.1.hook_resid_pre",), n_min=5, checkpoints=2)
+    for value, message in (
+        ({"n_mim": 5}, "geometry: unknown key 'n_mim'; did you mean n_min"),
+        ({"n_min": 1}, "geometry: n_min"),
+        ({"sites": []}, "geometry: sites: is empty"),
+        ("yes", "geometry: must be true, false or keys"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            read_config({**given, "geometry": value})
+
+
+def test_a_plan_counts_the_passes_of_geometry():
+    config = LlamaConfig(
+        hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=32, vocab_size=100,
+        architectures=["LlamaForCausalLM"],
+    )  # fmt: skip
+    source = MemoryCheckpoints({step: LlamaForCausalLM(config) for step in (0, 10, 100)})
+    given = {"models": ["tiny"], "text": "local"}
+    plain, asked = (outline(read_config({**given, "geometry": on}), {"tiny": source}) for on in (False, True))
+    (before,), (model,) = plain.models, asked.models
+    size = model.estimate
+    # Of three residual sites means twice, in float64; two tables in float32.
+    assert size.geometry_bytes == 100 * 16 * (3 * 2 * 8 + 2 * 4)
+    assert size.geometry_flops == 8 * size.n_parameters
+    assert replace(size, geometry_bytes=0, geometry_flops=0.0) == before.estimate
+    assert asked.n_captures(model) == plain.n_captures(before) + 3
+    assert asked.disk(model) == plain.disk(before) + 3 * size.geometry_bytes
+    more = asked.seconds(model, 100, 1.0) - plain.seconds(before, 100, 1.0)
+    assert more == pytest.approx(100 * 3 * size.geometry_flops)
+    assert asked.memory(model) == size.running_bytes + max(size.measure_bytes, size.geometry_bytes)
+    few = read_config({**given, "geometry": {"checkpoints": 1, "n_tokens": 5000}})
+    assert geometry_places(model.chosen, few) == [2]
+    assert geometry_places(model.chosen, read_config({**given, "geometry": {"checkpoints": 2}})) == [1, 2]  # not step 0
+    found = outline(few, {"tiny": source})
+    own = found.seconds(found.models[0], 100, 1.0) - plain.seconds(before, 100, 1.0)
+    assert own == pytest.approx(5000 * size.geometry_flops)
+
+
+@pytest.mark.parametrize("attends", ["causal", "both"])
+def test_where_geometry_is_asked(attends):
+    config = LlamaConfig(
+        hidden_size=16, num_hidden_layers=9, num_attention_heads=2, intermediate_size=32, vocab_size=50
+    )
+    layout = replace(bind(LlamaForCausalLM(config)), attends=attends)
+    asked = read_config({"models": ["tiny"], "text": "local", "geometry": True})
+    residual, weights = geometry_sites(layout, asked)
+    assert residual == [f"blocks.{block}.hook_resid_pre" for block in (2, 4, 8)]
+    # In the last block of a masked model nothing but hidden tokens has a gradient.
+    blocks = (2, 4) if attends == "both" else (2, 4, 8)
+    assert sorted(weights) == sorted(f"blocks.{b}.{name}" for b in blocks for name in ("attn.W_Q", "mlp.W_in"))
+    named = {"sites": ["blocks.*.attn.W_V", "blocks.3.hook_resid_pre"]}
+    residual, weights = geometry_sites(layout, replace(asked, geometry=Geometry(sites=tuple(named["sites"]))))
+    assert (residual, len(weights)) == (["blocks.3.hook_resid_pre"], 9)
+    with pytest.raises(ConfigError, match="names no residual site"):
+        geometry_sites(layout, replace(asked, geometry=Geometry(sites=("blocks.*.attn.W_V",))))
 
 
 class Other(torch.nn.Linear):

@@ -16,13 +16,10 @@ from tl_aniso.claims.paired import Paired, checked_pairs
 from tl_aniso.claims.rules import ClaimRule, Rules, load_rules
 from tl_aniso.claims.single import LEVEL, parts_of
 from tl_aniso.claims.table import COLUMNS, CONTROL_COLUMNS, ClaimsTable
-from tl_aniso.claims.verdicts import DOES_NOT_HOLD, HOLDS, decide, worst_p_value
+from tl_aniso.claims.verdict_rows import adjusted, verdict_rows
 from tl_aniso.errors import TlAnisoError
-from tl_aniso.multiple_testing import holm
 
-__all__ = ["AS_STATED", "BEYOND", "judge"]
-
-AS_STATED, BEYOND = "as_stated", "beyond_controls"
+__all__ = ["judge"]
 
 
 def judge(
@@ -89,7 +86,7 @@ def judge(
                 added = [
                     _verdicts(outcomes, model, rule, quantity, gradient, rules) for model, outcomes in found.items()
                 ]
-                rows += _adjusted([row for verdicts, _ in added for row in verdicts], rules.level)
+                rows += adjusted([row for verdicts, _ in added for row in verdicts], rules.level)
                 beside += [row for _, tests in added for row in tests]
     return ClaimsTable(
         pd.DataFrame(rows, columns=list(COLUMNS)),
@@ -177,72 +174,12 @@ def _contrasted(
 def _verdicts(
     outcomes: Mapping[Key, Outcome], model: str, rule: ClaimRule, quantity: str, gradient: str, rules: Rules
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Both verdicts, and one row for every test behind them."""
     where = {"claim": rule.name, "quantity": quantity, "model": model, "gradient": gradient}
     everything = list(outcomes.values())
     stated = [outcome for outcome in everything if outcome.control == NORMAL]
     present = {outcome.control for outcome in everything}
     missing = [control for control in rules.controls[quantity] if control not in present]
-    needs = rules.needs[quantity].get(gradient, ())
-    rows = []
-    for kind, chosen, needed, unmeasured in ((AS_STATED, stated, (), ()), (BEYOND, everything, needs, missing)):
-        verdict, shown, reason = decide(chosen, needed, unmeasured)
-        rows.append(
-            {
-                **where,
-                "kind": kind,
-                "verdict": verdict,
-                **_numbers(shown),
-                "p_value": worst_p_value(chosen),
-                "p_holm": math.nan,
-                "reason": reason,
-            }
-        )
-    tests = [
-        {
-            **where,
-            **_numbers(outcome),
-            "p_value": math.nan if outcome.estimate is None else outcome.estimate.p_value,
-            "passes": outcome.passes,
-            "decisive": outcome.decisive,
-            "reason": outcome.reason,
-        }
-        for outcome in everything
-    ]
-    return rows, tests
-
-
-def _numbers(outcome: Outcome | None) -> dict[str, Any]:
-    if outcome is None:
-        return {}
-    estimate = outcome.estimate or Estimate(math.nan, n=0)
-    return {
-        "part": outcome.part,
-        "control": outcome.control,
-        "effect": outcome.natural(estimate.value),
-        "ci_low": outcome.natural(estimate.low),
-        "ci_high": outcome.natural(estimate.high),
-        "threshold": outcome.natural(outcome.threshold),
-        "scale": outcome.scale,
-        # Without ends there is no interval to name.
-        "interval": estimate.how if math.isfinite(estimate.low) or outcome.scale == "share of models" else "",
-        "n": estimate.n,
-        "share": estimate.share,
-    }
-
-
-def _adjusted(rows: list[dict[str, Any]], level: float) -> list[dict[str, Any]]:
-    """Holm over models, within one claim, quantity, gradient and kind of verdict; the row "all" is no member."""
-    for kind in (AS_STATED, BEYOND):
-        family = [row for row in rows if row["kind"] == kind and row["model"] != ALL]
-        adjusted = holm([row["p_value"] for row in family])
-        n = sum(not math.isnan(row["p_value"]) for row in family)
-        for row, p in zip(family, adjusted, strict=True):
-            row["p_holm"] = float(p)
-            if row["verdict"] == HOLDS and p > 1 - level:
-                row["verdict"] = DOES_NOT_HOLD
-                row["reason"] += f"; but among {n} models that were tested p is {p:.2g} (Holm)"
-    return rows
+    return verdict_rows(where, stated, everything, rules.needs[quantity].get(gradient, ()), missing)
 
 
 def _notes(seen: pd.DataFrame, rules: Rules, runs: str | None) -> list[str]:

@@ -19,6 +19,7 @@ __all__ = [
     "OFTEN",
     "Key",
     "Outcome",
+    "counted",
     "estimate_of_model",
     "outcome_of",
     "over_models",
@@ -45,6 +46,7 @@ class Outcome:
         passes: None where it cannot be said.
         decisive: whether the verdict depends on it.
         reason: why it cannot be said.
+        words: what it is of, in words; empty where part, control and scale say it.
     """
 
     part: str
@@ -56,6 +58,7 @@ class Outcome:
     passes: bool | None
     decisive: bool = True
     reason: str = field(default="")
+    words: str = field(default="")
 
     def natural(self, value: float) -> float:
         """A value as a reader wants it: ratios instead of their logarithms."""
@@ -166,7 +169,9 @@ def over_models(
             together[key] = outcome_of(Untestable(why), key, rule, quantity)
         elif quantity == "energy" and key[1] == NORMAL and key[0] in (LEVEL, STAYS, EXISTS):
             outcomes = [outcome_of(estimate, key, rule, quantity) for estimate in known]
-            together[key] = _counted([o.passes for o in outcomes], key, rules.enough.share_of_models, rules)
+            together[key] = counted(
+                [o.passes for o in outcomes], key, rules.enough.share_of_models, rules.enough.models
+            )
         else:
             null = threshold_of(rule, key[0], quantity)
             grain = max(estimate.grain for estimate in known)
@@ -175,15 +180,16 @@ def over_models(
     if rule.often is not None and (LEVEL, NORMAL) in keys:
         ratios = [e.value for of in found.values() if isinstance(e := of.get((LEVEL, NORMAL)), Estimate)]
         reached = [ratio >= math.log(rule.often.ratio) for ratio in ratios if math.isfinite(ratio)]
-        together[OFTEN, NORMAL] = _counted(reached, (OFTEN, NORMAL), rule.often.share_of_models, rules)
+        together[OFTEN, NORMAL] = counted(reached, (OFTEN, NORMAL), rule.often.share_of_models, rules.enough.models)
     return together
 
 
-def _counted(passed: Sequence[bool | None], key: Key, threshold: float, rules: Rules) -> Outcome:
+def counted(passed: Sequence[bool | None], key: Key, threshold: float, least: int) -> Outcome:
+    """Whether a share of models passes, of at least `least` of which it can be said."""
     known = [entry for entry in passed if entry is not None]
     bare = Outcome(*key, "share of models", threshold, "above", None, None)
-    if len(known) < rules.enough.models:
-        return replace(bare, reason=f"of {len(known)} models it can be said, {rules.enough.models} needed")
+    if len(known) < least:
+        return replace(bare, reason=f"of {len(known)} models it can be said, {least} needed")
     share = sum(known) / len(known)
     # Rounding must not turn eight of ten into less than 0.8.
     return replace(

@@ -1,15 +1,10 @@
 """The rules of ``data/claims.yaml``, checked."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-from tl_aniso.checks import as_path
-from tl_aniso.claims.schema import Reader, read_yaml
-from tl_aniso.errors import TlAnisoError
+from tl_aniso.claims.schema import Reader, read_rules
 
 __all__ = ["Alike", "ClaimRule", "Enough", "Often", "Rules", "load_rules"]
 
@@ -130,26 +125,7 @@ def load_rules(path: Any = None) -> Rules:
         >>> rules.claims["C1"].threshold, rules.level
         ({'energy': 1.0}, 0.95)
     """
-    if path is None:
-        source, text = _shipped()
-    else:
-        source = str(as_path("path", path))
-        try:
-            text = Path(source).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise TlAnisoError(f"the rules {source} cannot be read: {error}") from error
-    return _rules(Reader(source, "", read_yaml(text, source)), hashlib.sha256(text.encode()).hexdigest())
-
-
-def _shipped() -> tuple[str, str]:
-    """The library's rules: a wheel holds them beside this module, a checkout in its ``data`` directory."""
-    installed = files("tl_aniso.claims").joinpath("claims.yaml")
-    if installed.is_file():
-        return "claims.yaml", installed.read_text("utf-8")
-    checkout = Path(__file__).resolve().parents[2] / "data" / "claims.yaml"
-    if checkout.is_file():
-        return "data/claims.yaml", checkout.read_text("utf-8")
-    raise TlAnisoError(f"the rules of claims are missing from this installation: neither {installed} nor {checkout}")
+    return _rules(*read_rules(path, "claims.yaml"))
 
 
 def _rules(top: Reader, digest: str) -> Rules:

@@ -1,15 +1,19 @@
 """Read a YAML mapping key by key, naming the place of whatever is wrong."""
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+from tl_aniso.checks import as_path
 from tl_aniso.errors import TlAnisoError
 
-__all__ = ["Reader", "read_yaml"]
+__all__ = ["Reader", "read_rules", "read_yaml"]
 
 
 class _Loader(yaml.SafeLoader):
@@ -36,6 +40,34 @@ def read_yaml(text: str, source: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise TlAnisoError(f"{source} cannot be read as YAML: {error}") from error
+
+
+def read_rules(path: Any, name: str) -> tuple["Reader", str]:
+    """A file of rules and the SHA-256 of its text; without a path, the library's file `name`.
+
+    Raises:
+        TlAnisoError: a file that cannot be read or is no mapping in YAML.
+    """
+    if path is None:
+        source, text = _shipped(name)
+    else:
+        source = str(as_path("path", path))
+        try:
+            text = Path(source).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TlAnisoError(f"the rules {source} cannot be read: {error}") from error
+    return Reader(source, "", read_yaml(text, source)), hashlib.sha256(text.encode()).hexdigest()
+
+
+def _shipped(name: str) -> tuple[str, str]:
+    """The library's rules: a wheel holds them beside this module, a checkout in its ``data`` directory."""
+    installed = files("tl_aniso.claims").joinpath(name)
+    if installed.is_file():
+        return name, installed.read_text("utf-8")
+    checkout = Path(__file__).resolve().parents[2] / "data" / name
+    if checkout.is_file():
+        return f"data/{name}", checkout.read_text("utf-8")
+    raise TlAnisoError(f"the rules of claims are missing from this installation: neither {installed} nor {checkout}")
 
 
 class Reader:
@@ -111,10 +143,10 @@ class Reader:
             raise self.wrong(key, f"must be one of {', '.join(among)}, got {value!r}")
         return str(value)
 
-    def names(self, key: str, *, among: Sequence[str] | None = None) -> tuple[str, ...]:
-        """A list of names, none of them twice."""
+    def names(self, key: str, *, among: Sequence[str] | None = None, empty: bool = False) -> tuple[str, ...]:
+        """A list of names, none of them twice; without any only where that has a meaning."""
         value = self._data[key]
-        if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+        if not isinstance(value, list) or not (value or empty) or not all(isinstance(name, str) for name in value):
             raise self.wrong(key, f"must be a list of names, got {value!r}")
         unknown = [name for name in value if among is not None and name not in among]
         if unknown:

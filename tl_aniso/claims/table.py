@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from tl_aniso.errors import TlAnisoError
+
 __all__ = ["COLUMNS", "CONTROL_COLUMNS", "ClaimsTable"]
 
 _WHERE = ("claim", "quantity", "model", "gradient")
@@ -22,12 +24,13 @@ class ClaimsTable:
 
     Columns of ``frame``:
 
-    * ``claim``; ``quantity``: "energy" or "isotropy"; ``model``: a model, "all", or "encoder - decoder"; ``gradient``.
+    * ``claim``; ``quantity``: "energy" or "isotropy", or what `judge_geometry` tells apart; ``model``: a model,
+      "all", or "encoder - decoder"; ``gradient``.
     * ``kind``: "as_stated" or "beyond_controls"; ``verdict``: "holds", "does not hold" or "not testable".
     * ``part``, ``control``: the test that the verdict hangs on, which the numbers are of: the first to fail by the
       widest margin, or, of a claim that holds, the one that comes nearest to failing.
     * ``effect``, ``ci_low``, ``ci_high``, ``threshold``, on ``scale``: "ratio" (R, excess, or their ratios),
-      "difference" (of IsoScore*), "correlation" (with depth) or "share of models".
+      "difference" (of IsoScore*), "correlation" (with depth), "share of models", or what `judge_geometry` writes out.
     * ``interval``: over what; ``n``: over how many of these (sites, where it is over documents).
     * ``share``: the E behind an energy, since R says little without it; a difference of E behind a difference.
     * ``p_value``, ``p_holm``: where an interval over runs, models or layers gives one; Holm over models.
@@ -54,6 +57,24 @@ class ClaimsTable:
     def controls(self) -> pd.DataFrame:
         """One row per test; a copy."""
         return self._controls.copy()
+
+    def joined(self, other: "ClaimsTable") -> "ClaimsTable":
+        """Both tables as one, such as that of `judge` and that of `judge_geometry`.
+
+        Raises:
+            TlAnisoError: a claim that both have.
+        """
+        if not isinstance(other, ClaimsTable):
+            raise TlAnisoError(f"a ClaimsTable can be joined, got {type(other).__name__}")
+        twice = [name for name in self.statements if name in other.statements]
+        if twice:
+            raise TlAnisoError(f"both tables judge {twice[0]}, and two answers are none; join tables of other claims")
+        return ClaimsTable(
+            _stacked(self._frame, other._frame),
+            _stacked(self._controls, other._controls),
+            {**self.statements, **other.statements},
+            tuple(dict.fromkeys((*self.notes, *other.notes))),
+        )
 
     def table(self) -> pd.DataFrame:
         """One row per (claim, quantity, model, gradient): both verdicts, and what each hangs on."""
@@ -95,6 +116,12 @@ class ClaimsTable:
             f"<details><summary>Every control</summary>{self._controls.to_html(index=False, escape=True)}</details>"
             f"{notes}"
         )
+
+
+def _stacked(*frames: pd.DataFrame) -> pd.DataFrame:
+    """One below the other; a table without rows says nothing of types."""
+    held = [frame for frame in frames if len(frame)]
+    return pd.concat(held, ignore_index=True) if held else frames[0].copy()
 
 
 def _with_ends(rows: pd.DataFrame) -> pd.Series:

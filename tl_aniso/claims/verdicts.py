@@ -55,6 +55,8 @@ def decide(outcomes: Sequence[Outcome], needs: Sequence[str], unmeasured: Sequen
 
 def named(outcome: Outcome) -> str:
     """What an outcome is of, in words."""
+    if outcome.words:
+        return outcome.words
     over = "" if outcome.control == NORMAL else f" over {outcome.control}"
     energy = "R" if outcome.control == NORMAL else "excess"
     if outcome.part == OFTEN and outcome.scale == "share of models":
@@ -96,6 +98,9 @@ def _sentence(outcome: Outcome) -> str:
     if outcome.scale == "share of models":
         return f"{named(outcome)} is {value:.2g} of {estimate.n}, {threshold:g} claimed"
     low, high = outcome.natural(estimate.low), outcome.natural(estimate.high)
+    if math.isnan(estimate.low) and math.isfinite(estimate.p_value):
+        side = "on the claimed side" if (value > threshold) == (outcome.side == "above") else "on the other side"
+        return f"{named(outcome)} is {value:.3g}, {side} of {threshold:g}, p = {estimate.p_value:.2g}"
     text = f"{named(outcome)} is {value:.3g} (interval {low:.3g} to {high:.3g} over {estimate.how})"
     if outcome.passes:
         return f"{text}, {outcome.side} {threshold:g}"

@@ -18,7 +18,7 @@ from tl_aniso.study import Executor, LocalExecutor, RayExecutor, Study
 from tl_aniso.study.claims import citation
 from tl_aniso.study.config import read_config
 from tl_aniso.study.estimate import flops_per_second
-from tl_aniso.study.plan import ModelOutline, Outline, outline
+from tl_aniso.study.outline import ModelOutline, Outline, outline
 from tl_aniso.study.run import PLAN, RESULTS
 
 __all__ = ["plan_command", "print_claims", "print_outline", "report_command", "study_command"]
@@ -96,7 +96,7 @@ def print_claims(claims: ClaimsTable) -> None:
         table = claims.table()
         rows = table[table["claim"] == name].drop(columns="claim")
         print_table(rows, f"{name}: {statement}")
-    print_text("\n".join(f"* {note}" for note in (*claims.notes, f"rules: {citation()}")))
+    print_text("\n".join(f"* {note}" for note in (*claims.notes, f"rules: {citation(claims)}")))
 
 
 def report_command(options: argparse.Namespace) -> None:

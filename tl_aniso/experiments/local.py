@@ -31,7 +31,10 @@ SMOKE_RECIPE = PairRecipe(
     warmup=5,
     measured=(0.0, 0.1, 0.3, 0.6, 1.0),
 )
-_TEXT = "text.jsonl"
+_TEXT, _MORE = "text.jsonl", "geometry.jsonl"
+# Of eighty thousand held-out tokens. Local geometry takes about half a minute a checkpoint, so not all are asked.
+_GEOMETRY = {"checkpoints": 4, "n_types": 20, "n_local": 40}
+_SMOKE_GEOMETRY = {"checkpoints": 2, "n_min": 4, "n_types": 3, "n_local": 16}
 
 
 def train_pair(
@@ -78,9 +81,9 @@ def train_pair(
 
 
 def local_config(
-    models: dict[str, Path], text: Path, recipe: PairRecipe, *, device: str | None = None
+    models: dict[str, Path], text: Path, recipe: PairRecipe, *, device: str | None = None, geometry: Any = False
 ) -> dict[str, Any]:
-    """The study of these trainings: seeds of one kind are trainings of one model."""
+    """The study of these trainings: seeds of one kind are trainings of one model; `geometry` as in a study's config."""
     per_step = recipe.batch_size * recipe.context
     kinds = {kind: [name for name in models if name.rpartition("-")[0] == kind] for kind in KINDS}
     return {
@@ -93,6 +96,7 @@ def local_config(
         "controls": CONTROLS,
         "n_controls": 99,
         "device": device,
+        "geometry": geometry,
     }
 
 
@@ -106,6 +110,8 @@ def run_local(
     progress: bool = True,
 ) -> Study:
     """Train the pair, measure every checkpoint, write the pages; again: goes on where it stopped.
+
+    Frequency and local geometry (C6 to C8) are measured on all held-out text, at four checkpoints of each training.
 
     Args:
         out: directory; ``models/`` holds the trainings, ``study/`` the study.
@@ -123,11 +129,16 @@ def run_local(
     """
     chosen = recipe or (SMOKE_RECIPE if smoke else PairRecipe())
     with one_thread():
-        text = pair_text(chosen, per_half=16, n_held=8, packages=()) if smoke else pair_text(chosen, per_half=32)
+        # All held-out windows: frequency needs more text than gradients do.
+        sizes: dict[str, Any] = {"per_half": 16, "packages": ()} if smoke else {"per_half": 32}
+        text = pair_text(chosen, n_held=100 if smoke else 10_000, **sizes)
         models = train_pair(out / "models", seeds=seeds, recipe=chosen, text=text, progress=progress)
         measured = out / "models" / _TEXT
         measured.write_text("\n".join(json.dumps(ids.tolist()) for ids in text.documents), encoding="utf-8")
-        config = local_config(models, measured, chosen, device=device)
+        more = out / "models" / _MORE
+        more.write_text("\n".join(json.dumps(ids.tolist()) for ids in text.held), encoding="utf-8")
+        geometry = {**(_SMOKE_GEOMETRY if smoke else _GEOMETRY), "text": str(more)}
+        config = local_config(models, measured, chosen, device=device, geometry=geometry)
         if smoke:
             config.update(sites=SMOKE_SITES, rank=4, n_controls=19, n_shards=4)
         study = Study(config, out / "study", progress=progress)

@@ -36,7 +36,7 @@ def alike(captures: Sequence[TypeCapture]) -> tuple[TypeCapture, ...]:
             ("tied tables", first.tied, other.tied),
             ("the tables", tuple(first.tables), tuple(other.tables)),
             ("the sites", first.sites, other.sites),
-            ("the options", first.metadata["options"], other.metadata["options"]),
+            ("the options", _asked(first), _asked(other)),
             ("the documents", first.metadata["text"]["documents"], other.metadata["text"]["documents"]),
         ):
             if mine != theirs:
@@ -50,6 +50,11 @@ def alike(captures: Sequence[TypeCapture]) -> tuple[TypeCapture, ...]:
     if all(step is not None for step in steps):
         return tuple(captures[i] for i in sorted(range(len(steps)), key=lambda i: float(steps[i])))
     return tuple(captures)
+
+
+def _asked(capture: TypeCapture) -> dict[str, Any]:
+    """Options without the tokenizer's name, a directory of each checkpoint's own: its tokens are compared instead."""
+    return {name: value for name, value in capture.metadata["options"].items() if name != "tokenizer"}
 
 
 def places_over(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Bool
 
 from tl_aniso.capturing.bind import bind
 from tl_aniso.capturing.layout import Layout
@@ -18,6 +21,8 @@ from tl_aniso.local_geometry.measure import Plan, measure
 from tl_aniso.local_geometry.result import LocalGeometry
 from tl_aniso.local_geometry.types import choose_types, count_types
 from tl_aniso.sites import output_site, residual_site, role_of, select_sites, weight_site
+from tl_aniso.text import Sequence as TokenSequence
+from tl_aniso.text.masking import Masking, mask_sequence
 
 __all__ = ["GRADIENTS", "NEIGHBOURHOODS", "local_geometry"]
 
@@ -42,7 +47,7 @@ def local_geometry(
     n_surrogates: int = 4,
     n_permutations: int = 999,
     objective: Any = None,
-    exclude: str | Sequence[str] = ("special", "sink"),
+    exclude: str | Sequence[str] | None = None,
     tokenizer: Any = None,
     seq_len: int | None = None,
     batch_size: int | None = None,
@@ -78,7 +83,8 @@ def local_geometry(
         n_surrogates: Gaussian surrogates averaged over, for every type.
         n_permutations: of the labels frequent and rare.
         objective: as of `tl_aniso.capture`.
-        exclude: row filters; an occurrence that any site filters is left out at all of them.
+        exclude: row filters; an occurrence that any site filters is left out at all of them. By default "special" and
+            "sink", and "masked" where tokens are masked, whose rows are of the mask token.
         tokenizer: as of `tl_aniso.capture`.
         seq_len: tokens in a sequence.
         batch_size: sequences in a batch.
@@ -134,18 +140,31 @@ def local_geometry(
     text = list(text) if isinstance(text, Iterator) else text
     given = {"tokenizer": tokenizer, "seq_len": seq_len}
     options = check_options(
-        layout, gradients=(), objective=objective, exclude=exclude, seed=seed, dtype=dtype, n_shards=n_shards, **_REST
+        layout,
+        gradients=(),
+        objective=objective,
+        exclude=("special", "sink") if exclude is None else exclude,
+        seed=seed,
+        dtype=dtype,
+        n_shards=n_shards,
+        **_REST,
     )
+    filters = options.exclude
+    if exclude is None and options.masked_lm is not None:
+        filters = (*filters, "masked")
     prepared = prepare_text(model, layout, text, n_shards=options.n_shards, masked_lm=options.masked_lm, **given)
-    special = prepared.special if "special" in options.exclude else ()
-    types = choose_types(count_types(prepared.sequences.sequences, layout.vocab_size, special), n_types, n_half)
+    special = prepared.special if "special" in filters else ()
+    counted = count_types(
+        prepared.sequences.sequences, layout.vocab_size, special, kept=_read(prepared.masking, filters, seed)
+    )
+    types = choose_types(counted, n_types, n_half)
     batches = token_rows(
         model,
         text,
         sites=(*residual, *weights, *(output_site(w) for w in weights if role_of(w) == "writer")),
         gradients=residual if "activation" in kinds else (),
         objective=objective,
-        exclude=exclude,
+        exclude=filters,
         batch_size=batch_size,
         n_shards=n_shards,
         dtype=dtype,
@@ -177,6 +196,20 @@ _REST: dict[str, Any] = {
     "weight_exclude": (),
     "keep_rows": 0,
 }
+
+
+def _read(
+    masking: Masking | None, filters: Sequence[str], seed: int
+) -> Callable[[TokenSequence], Bool[np.ndarray, " n"]] | None:
+    """Positions that filters of masked tokens leave: a type needs its occurrences there."""
+    if masking is None or not {"masked", "unmasked"} & set(filters):
+        return None
+
+    def kept(sequence: TokenSequence) -> Bool[np.ndarray, " n"]:
+        places = mask_sequence(sequence, masking, seed=seed).places
+        return ~places if "masked" in filters else places
+
+    return kept
 
 
 def _sites(layout: Layout, wanted: str | Sequence[str] | None, weight_gradients: bool) -> tuple[tuple[str, ...], ...]:

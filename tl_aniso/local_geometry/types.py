@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Bool
 
 from tl_aniso.errors import ShortTextError
 from tl_aniso.text import Sequence
@@ -33,11 +34,25 @@ class ChosenTypes:
         return self.frequent + self.rare
 
 
-def count_types(sequences: Iterable[Sequence], n_ids: int, leave_out: Iterable[int] = ()) -> np.ndarray:
-    """Occurrences of every token id in each half of a text, 2 x n_ids; ids in `leave_out` count as none."""
+def count_types(
+    sequences: Iterable[Sequence],
+    n_ids: int,
+    leave_out: Iterable[int] = (),
+    *,
+    kept: Callable[[Sequence], Bool[np.ndarray, " n"]] | None = None,
+) -> np.ndarray:
+    """Occurrences of every token id in each half of a text, 2 x n_ids.
+
+    Args:
+        sequences: of the text.
+        n_ids: size of the vocabulary.
+        leave_out: ids that count as none.
+        kept: positions of a sequence that count; all by default.
+    """
     counts = np.zeros((2, n_ids), dtype=np.int64)
     for sequence in sequences:
-        counts["AB".index(sequence.half)] += np.bincount(sequence.ids, minlength=n_ids)
+        ids = sequence.ids if kept is None else sequence.ids[kept(sequence)]
+        counts["AB".index(sequence.half)] += np.bincount(ids, minlength=n_ids)
     counts[:, list(leave_out)] = 0
     return counts
 

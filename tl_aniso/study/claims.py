@@ -5,15 +5,26 @@ from typing import Any
 
 import pandas as pd
 
-from tl_aniso.claims import ClaimsTable, Paired, Rules, judge, load_rules
+from tl_aniso.claims import (
+    ClaimsTable,
+    GeometryRules,
+    Paired,
+    Rules,
+    judge,
+    judge_geometry,
+    load_geometry_rules,
+    load_rules,
+)
 from tl_aniso.controls.names import LATE_FITTED
 
-__all__ = ["citation", "claims_of", "late_fitted_table", "points"]
+__all__ = ["citation", "claims_of", "geometry_claims_of", "late_fitted_table", "points"]
 
 TRAINING = "training"
-# Digest of data/claims.yaml -> the commit that wrote it, before any study ran: a wheel has no history to ask.
+# Digest of a file of rules -> the commit that wrote it, before any study measured what it judges: a wheel has no
+# history to ask.
 _COMMITS = {
     "f7949d853676e91b5aeab4b9f2fd6f4b59b1fe986f34b48f981d20921ddc0de3": "2e32b4902aaf85fb44ab20b7af4ce81c10d412a8",
+    "95357ab9402c55a442e5e72d616692a6539d7ce46fb3f6bbd8dde1ba7e5d597f": "241e2446254410435f4cdd7166d6e9fb0a1e5b2f",
 }
 
 
@@ -43,31 +54,62 @@ def claims_of(
         TlAnisoError: several ranks; see `tl_aniso.claims.judge`.
     """
     rows = points(frame)
-    groups = dict(trainings or {})
-    if not groups:
+    if not trainings:
         return judge(rows, rules, differences=differences)
-    names = {member: name for name, members in groups.items() for member in members}
-    numbers = {member: str(place) for members in groups.values() for place, member in enumerate(members)}
-    rows = rows.assign(
+    return judge(_as_trainings(rows, trainings), rules, differences=differences, runs=TRAINING)
+
+
+def geometry_claims_of(
+    frame: pd.DataFrame,
+    trainings: Mapping[str, Sequence[str]] | None = None,
+    *,
+    rules: GeometryRules | None = None,
+) -> ClaimsTable:
+    """Both verdicts on each claim about frequency and local geometry, from a study's ``geometry.parquet``.
+
+    Args:
+        frame: of a study.
+        trainings: as for `claims_of`.
+        rules: those of the library by default.
+
+    Raises:
+        TlAnisoError: see `tl_aniso.claims.judge_geometry`.
+    """
+    if not trainings:
+        return judge_geometry(frame, rules)
+    return judge_geometry(_as_trainings(frame, trainings), rules, runs=TRAINING)
+
+
+def _as_trainings(rows: pd.DataFrame, trainings: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Models by the name of what they are trainings of, numbered."""
+    names = {member: name for name, members in trainings.items() for member in members}
+    numbers = {member: str(place) for members in trainings.values() for place, member in enumerate(members)}
+    return rows.assign(
         model=rows["model"].map(lambda model: names.get(model, model)),
         **{TRAINING: rows["model"].map(lambda model: numbers.get(model, "0"))},
     )
-    return judge(rows, rules, differences=differences, runs=TRAINING)
 
 
-def citation(rules: Rules | None = None) -> str:
-    """The rules by file, commit and digest.
+def citation(claims: ClaimsTable | None = None) -> str:
+    """The rules by file, commit and digest: those of C1 to C5, and of what else a table judges.
 
     Example:
         >>> "SHA-256" in citation()
         True
     """
-    rules = load_rules() if rules is None else rules
+    found: list[Rules | GeometryRules] = [load_rules()]
+    further = load_geometry_rules()
+    if claims is not None and set(further.claims) & set(claims.statements):
+        found.append(further)
+    return "; and by ".join(_cited(rules) for rules in found)
+
+
+def _cited(rules: Rules | GeometryRules) -> str:
     commit = _COMMITS.get(rules.digest)
-    written = (
-        f"commit {commit[:12]}, written before the first study ran" if commit else "of no commit that is known here"
-    )
-    return f"{rules.source}, {written}, SHA-256 {rules.digest}"
+    what = "measured what it judges" if isinstance(rules, GeometryRules) else "ran"
+    if commit is None:
+        return f"{rules.source}, of no commit that is known here, SHA-256 {rules.digest}"
+    return f"{rules.source}, commit {commit[:12]}, written before the first study {what}, SHA-256 {rules.digest}"
 
 
 def late_fitted_table(frame: pd.DataFrame) -> pd.DataFrame:

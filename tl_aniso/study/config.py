@@ -14,7 +14,7 @@ from tl_aniso.errors import ConfigError, TlAnisoError
 from tl_aniso.study.fields import Fields, near
 from tl_aniso.study.values import count, flag, fraction, one_of, optional, ranks, sites, some_of, string
 
-__all__ = ["Checkpoints", "EarlyUnit", "ModelEntry", "StudyConfig", "read_config"]
+__all__ = ["Checkpoints", "EarlyUnit", "Geometry", "ModelEntry", "StudyConfig", "read_config"]
 
 EarlyUnit = Literal["steps", "tokens", "checkpoints"]
 
@@ -55,6 +55,29 @@ class Checkpoints:
 
 
 @dataclass(frozen=True)
+class Geometry:
+    """What is asked about frequency and local geometry (C6 to C8).
+
+    Attributes:
+        sites: names or patterns of residual and weight sites; those of three blocks where None.
+        text: as the study's; that one where None. Frequency needs more text than gradients.
+        n_tokens: tokens of it, at most.
+        checkpoints: at most so many of the measured ones, evenly spread; all where None.
+        n_min: occurrences that a token type must have in correlations with frequency.
+        n_types: frequent types, and as many rare ones, whose local geometry is measured.
+        n_local: occurrences that each of these must have.
+    """
+
+    sites: tuple[str, ...] | None = None
+    text: str | None = None
+    n_tokens: int | None = None
+    checkpoints: int | None = None
+    n_min: int = 8
+    n_types: int = 30
+    n_local: int = 100
+
+
+@dataclass(frozen=True)
 class StudyConfig:
     """A checked configuration; `read_config` makes it from YAML or a mapping, and its attributes are the file's keys.
 
@@ -83,6 +106,8 @@ class StudyConfig:
         keep_last: downloaded checkpoints that stay on disk; all where None.
         listings: a file of recorded listings, used instead of asking the hub which checkpoints there are.
         trainings: (name, models): models that are trainings of one architecture by several seeds, judged as one.
+        geometry: what is asked about frequency and local geometry, in a pass of its own over each checkpoint; None for
+            nothing.
     """
 
     models: tuple[ModelEntry, ...]
@@ -109,6 +134,7 @@ class StudyConfig:
     keep_last: int | None = None
     listings: str | None = None
     trainings: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    geometry: Geometry | None = None
 
     @property
     def all_controls(self) -> tuple[str, ...]:
@@ -183,6 +209,8 @@ def _checked(given: Mapping[Any, Any], where: str, base: Path | None) -> StudyCo
         found["listings"] = _placed(found["listings"], base)
     if found.get("n_tokens") is not None and found.get("n_documents") is not None:
         raise ConfigError(f"{where}: n_tokens and n_documents are both given; one of them says how much text there is")
+    if "geometry" in given:
+        found["geometry"] = fields.checked("geometry", lambda value: _geometry(value, base))
     if "trainings" in given:
         found["trainings"] = fields.checked("trainings", lambda value: _trainings(value, [m.name for m in models]))
     return StudyConfig(**found)
@@ -261,6 +289,26 @@ def _choice(value: Any) -> Checkpoints:
     raise TlAnisoError(
         f"must be all, a list of steps, {{log_spaced: how many}} or {{early: how many, late: how many}}, got {value!r}"
     )
+
+
+def _geometry(value: Any, base: Path | None) -> Geometry | None:
+    if value is None or isinstance(value, bool):
+        return Geometry() if value else None
+    if not isinstance(value, Mapping):
+        known = ", ".join(Geometry.__dataclass_fields__)
+        raise TlAnisoError(f"must be true, false or keys ({known}), got {value!r}")
+    fields = Fields(value, "")
+    fields.refuse_unknown(tuple(Geometry.__dataclass_fields__))
+    checks: dict[str, Callable[[Any], Any]] = {
+        "sites": optional(sites),
+        "text": optional(lambda given: _text(given, base)),
+        "n_tokens": optional(count),
+        "checkpoints": optional(count),
+        "n_min": lambda n: as_integer("it", n, least=2),  # one occurrence has no spread
+        "n_types": lambda n: as_integer("it", n, least=2),
+        "n_local": lambda n: as_integer("it", n, least=16),
+    }
+    return Geometry(**{key: fields.checked(key, check) for key, check in checks.items() if key in value})
 
 
 def _unit(value: Any) -> EarlyUnit:

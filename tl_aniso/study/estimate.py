@@ -16,6 +16,7 @@ from tl_aniso.controls.names import CLOSED_FORMS, LABEL_PASSES, PERMUTED_TOKENS
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.sites import role_of, select_sites
 from tl_aniso.study.config import StudyConfig
+from tl_aniso.study.geometry_sites import geometry_sizes
 
 __all__ = ["Estimate", "estimate", "flops_per_second"]
 
@@ -38,6 +39,8 @@ class Estimate:
         measure_bytes: of a measured capture's sums.
         fit_flops: floating-point operations of a forward capture, a token.
         measure_flops: of a measured capture, a token.
+        geometry_bytes: of what is kept by token type, for frequency and local geometry; 0 where they are not asked for.
+        geometry_flops: of the passes behind them, a token.
     """
 
     n_parameters: int
@@ -48,6 +51,8 @@ class Estimate:
     measure_bytes: int
     fit_flops: float
     measure_flops: float
+    geometry_bytes: int = 0
+    geometry_flops: float = 0.0
 
 
 def estimate(config: Any, study: StudyConfig) -> Estimate | None:
@@ -70,6 +75,7 @@ def estimate(config: Any, study: StudyConfig) -> Estimate | None:
         n_parameters = sum(parameter.numel() for parameter in model.parameters())
         fit = _sums(layout, study, fitting=True)
         measured = _sums(layout, study, fitting=False)
+        held, geometry_passes = geometry_sizes(layout, study)
     except (TlAnisoError, ValueError, KeyError, AttributeError, NotImplementedError, RuntimeError):
         return None
     d, passes = layout.d_model, 1 + len(set(LABEL_PASSES) & set(study.all_controls))
@@ -83,6 +89,8 @@ def estimate(config: Any, study: StudyConfig) -> Estimate | None:
         measure_bytes=measured[1],
         fit_flops=2.0 * n_parameters * again + 2.0 * d * d * fit[0],
         measure_flops=(2.0 + 4.0 * passes) * n_parameters + 2.0 * d * d * measured[0],
+        geometry_bytes=held,
+        geometry_flops=2.0 * n_parameters * geometry_passes,
     )
 
 

@@ -8,8 +8,9 @@ import pandas as pd
 
 from tl_aniso.claims import ClaimsTable, Paired
 from tl_aniso.errors import TlAnisoError
-from tl_aniso.study.claims import citation, claims_of, late_fitted_table, points
+from tl_aniso.study.claims import citation, claims_of, geometry_claims_of, late_fitted_table, points
 from tl_aniso.study.differences import read_differences
+from tl_aniso.study.geometry import GEOMETRY
 from tl_aniso.study.run import PLAN, RESULTS
 from tl_aniso.study.store import Store
 from tl_aniso.study.table import notes_of, read_table
@@ -19,8 +20,6 @@ from tl_aniso.viz.study_page import ModelPart, study_report
 __all__ = ["REPORT", "judged", "write_pages"]
 
 REPORT = "report.html"
-# The table about local geometry and frequency (C6 to C8), where a study has one.
-GEOMETRY = "geometry.parquet"
 
 
 def judged(directory: Path) -> ClaimsTable:
@@ -59,21 +58,21 @@ def write_pages(directory: Path) -> Path:
         ],
         claims,
         late=late_fitted_table(frame),
-        rules=citation(),
+        rules=citation(claims if isinstance(claims, ClaimsTable) else None),
         facts={
             "early": f"the first {facts['early_fraction']:.0%} of the {facts['early_unit']} of each model",
             "trainings": {name: ", ".join(members) for name, members in plan["config"]["trainings"]} or "one a model",
             "library": f"tl_aniso {plan['library_version']}",
         },
-        geometry=_geometry(directory),
+        geometry=_geometry(directory, plan),
     )
     return write_page(directory / REPORT, page)
 
 
-def _geometry(directory: Path) -> pd.DataFrame | None:
-    """Rows about local geometry and frequency, where the study measured them."""
+def _geometry(directory: Path, plan: dict[str, Any]) -> pd.DataFrame | None:
+    """Rows about local geometry and frequency, where this study measured them: an earlier one may have left a file."""
     path = directory / GEOMETRY
-    return read_table(path) if path.is_file() else None
+    return read_table(path) if plan["config"].get("geometry") and path.is_file() else None
 
 
 def _read(directory: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -90,7 +89,13 @@ def _judged(directory: Path, frame: pd.DataFrame, plan: dict[str, Any]) -> Claim
         if model["differences"] is not None:
             place = Store(directory).path("frames", model["differences"])
             differences += read_differences(place, names.get(model["name"], model["name"]))
-    return claims_of(frame, dict(plan["config"]["trainings"]), differences=differences)
+    trainings = dict(plan["config"]["trainings"])
+    found = claims_of(frame, trainings, differences=differences)
+    if not plan["config"].get("geometry"):
+        return found
+    if not (directory / GEOMETRY).is_file():
+        raise TlAnisoError(f"{directory} holds no {GEOMETRY}; run the study again")
+    return found.joined(geometry_claims_of(read_table(directory / GEOMETRY), trainings))
 
 
 def _marked(frame: pd.DataFrame, model: str) -> list[str]:

@@ -1,101 +1,24 @@
 """What a study will do, before it does it: every capture with its key, and what it takes."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from tl_aniso import __version__
 from tl_aniso.capturing.provenance import FORMAT_VERSION
 from tl_aniso.controls.names import CLOSED_FORMS, LABEL_PASSES, LATE_FITTED, PERMUTED_TOKENS, PLANE_CONTROLS, UNTRAINED
-from tl_aniso.errors import ConfigError
-from tl_aniso.models import Downloads
-from tl_aniso.study.checkpoints import Checkpoint, CheckpointSource, DirectoryCheckpoints
-from tl_aniso.study.config import ModelEntry, StudyConfig
+from tl_aniso.study.checkpoints import Checkpoint
+from tl_aniso.study.config import StudyConfig
 from tl_aniso.study.corpus import Corpus
-from tl_aniso.study.estimate import Estimate, estimate
-from tl_aniso.study.phases import Chosen, choose
-from tl_aniso.study.published import PublishedCheckpoints
+from tl_aniso.study.geometry_sites import geometry_places
+from tl_aniso.study.outline import ModelOutline, Outline
+from tl_aniso.study.phases import Chosen
 from tl_aniso.study.store import digest_of
 
-__all__ = ["ModelOutline", "ModelPlan", "Outline", "PlannedCapture", "StudyPlan", "find_source", "outline", "plan_of"]
+__all__ = ["ModelPlan", "PlannedCapture", "StudyPlan", "plan_of"]
 
-CaptureKind = Literal["fit", "measure", "untrained"]
+CaptureKind = Literal["fit", "measure", "untrained", "geometry"]
 PLAN_FORMAT = 1
-
-
-@dataclass(frozen=True, eq=False)
-class ModelOutline:
-    """One model's checkpoints, chosen and told apart by phase; nothing was loaded.
-
-    Attributes:
-        entry: of the config.
-        source: where the checkpoints come from.
-        chosen: those to measure.
-        n_published: how many there are to choose from.
-        estimate: sizes; None where the config does not tell.
-        notes: for the reader of results.
-        listing: where the list of checkpoints comes from, for the plan and the page; it may differ between two runs.
-    """
-
-    entry: ModelEntry
-    source: CheckpointSource
-    chosen: tuple[Chosen, ...]
-    n_published: int
-    estimate: Estimate | None
-    notes: tuple[str, ...] = ()
-    listing: tuple[str, ...] = ()
-
-    @property
-    def early(self) -> tuple[Checkpoint, ...]:
-        """What planes are fitted on: the early checkpoints, or a model's only one."""
-        return tuple(chosen.checkpoint for chosen in self.chosen if chosen.phase != "late")
-
-    @property
-    def late(self) -> tuple[Checkpoint, ...]:
-        """What late-fitted planes are fitted on."""
-        return tuple(chosen.checkpoint for chosen in self.chosen if chosen.phase == "late")
-
-    def downloads(self) -> int | None:
-        """Bytes to fetch for what is chosen, once; None where some are not known."""
-        sizes = [chosen.checkpoint.download for chosen in self.chosen]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if len(known) == len(sizes) else None
-
-
-@dataclass(frozen=True, eq=False)
-class Outline:
-    """A study's models, before its text is frozen."""
-
-    config: StudyConfig
-    models: tuple[ModelOutline, ...]
-
-    def n_captures(self, model: ModelOutline) -> int:
-        """Forward captures of the checkpoints that planes are fitted on, and a measured one of each."""
-        return self._fitted(model) + len(model.chosen) + (UNTRAINED in self.config.all_controls)
-
-    def memory(self, model: ModelOutline) -> int | None:
-        """Most bytes at once: a model with its sums; None where unknown. Planes are fitted site by site."""
-        found = model.estimate
-        return None if found is None else found.running_bytes + max(found.fit_bytes, found.measure_bytes)
-
-    def disk(self, model: ModelOutline) -> int | None:
-        """Bytes of a model's captures; None where unknown."""
-        found = model.estimate
-        return (
-            None if found is None else self._fitted(model) * found.fit_bytes + len(model.chosen) * found.measure_bytes
-        )
-
-    def seconds(self, model: ModelOutline, n_tokens: int, rate: float) -> float | None:
-        """Rough time of a model's captures at `rate` floating-point operations a second; None where unknown."""
-        found = model.estimate
-        if found is None:
-            return None
-        work = self._fitted(model) * found.fit_flops + len(model.chosen) * found.measure_flops
-        return n_tokens / 2 / rate * work  # each pass reads one half
-
-    def _fitted(self, model: ModelOutline) -> int:
-        return len(model.early) + (len(model.late) if self.config.late_fitted else 0)
 
 
 @dataclass(frozen=True)
@@ -111,7 +34,7 @@ class PlannedCapture:
     def what(self) -> str:
         """For people."""
         words = {"fit": "fitting capture", "measure": "measured capture", "untrained": "untrained twin"}
-        return f"{words[self.kind]} of {self.model} at {self.checkpoint.name}"
+        return f"{words.get(self.kind, 'types and local geometry')} of {self.model} at {self.checkpoint.name}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +49,8 @@ class ModelPlan:
         measured: one a checkpoint, in their order.
         untrained: of the model re-initialised; None without that control.
         proxies: key of the planes.
+        geometry: passes over frequency and local geometry; empty where they are not asked for.
+        geometry_corpus: the text of these, in the model's tokens.
     """
 
     outline: ModelOutline
@@ -135,6 +60,8 @@ class ModelPlan:
     measured: tuple[PlannedCapture, ...]
     untrained: PlannedCapture | None
     proxies: str
+    geometry: tuple[PlannedCapture, ...] = ()
+    geometry_corpus: Corpus | None = None
 
     @property
     def name(self) -> str:
@@ -145,13 +72,30 @@ class ModelPlan:
     def captures(self) -> tuple[PlannedCapture, ...]:
         """All of them, in the order in which they are made."""
         twin = () if self.untrained is None else (self.untrained,)
-        return (*self.early, *self.late, *twin, *self.measured)
+        return (*self.early, *self.late, *twin, *self.measured, *self.geometry)
 
     def frame_key(self, measured: PlannedCapture, config: StudyConfig) -> str:
         """Key of the rows that a measured capture answers with."""
         twin = None if self.untrained is None else self.untrained.key
         asked = {"rank": config.rank, "n_controls": config.n_controls, "seed": config.seed}
         return digest_of([measured.key, self.proxies, twin, asked, __version__])
+
+    def geometry_members(self, config: StudyConfig) -> list[tuple[Chosen, PlannedCapture, PlannedCapture]]:
+        """Of each pass over frequency and local geometry its checkpoint, itself, and the measured capture beside it."""
+        places = geometry_places(self.outline.chosen, config)
+        chosen, measured = self.outline.chosen, self.measured
+        return [(chosen[i], taken, measured[i]) for i, taken in zip(places, self.geometry, strict=True)]
+
+    def frequency_key(self, config: StudyConfig) -> str | None:
+        """Key of the rows of frequency over checkpoints; None where they are not asked for."""
+        if config.geometry is None:
+            return None
+        # Which checkpoints are another's copy is told by the fingerprints beside measured captures.
+        held = [
+            [one.checkpoint.name, one.checkpoint.step, one.checkpoint.tokens_seen, taken.key, measured.key]
+            for one, taken, measured in self.geometry_members(config)
+        ]
+        return digest_of(["frequency", held, config.geometry.n_min, config.n_controls, config.seed, __version__])
 
     def differences_key(self, config: StudyConfig) -> str | None:
         """Key of early less late; None where one of the phases has nothing, or several trainings give the intervals."""
@@ -181,90 +125,24 @@ class StudyPlan:
             "format": PLAN_FORMAT,
             "library_version": __version__,
             "capture_format": FORMAT_VERSION,
-            "config": asdict(self.config),
+            "config": _known(asdict(self.config)),
             "models": [_as_json(model, self.config) for model in self.models],
         }
 
 
-def find_source(
-    entry: ModelEntry, downloads: Downloads | None = None, *, listings: str | None = None
-) -> CheckpointSource:
-    """Where a model's checkpoints come from: a directory, else the registry and the hub (offline: its cache).
-
-    Raises:
-        ConfigError: no such directory, registry name or hub id.
-    """
-    place = Path(entry.source)
-    if place.is_dir() and not (place / "config.json").is_file():
-        return DirectoryCheckpoints(entry.source, tokens_per_step=entry.tokens_per_step)
-    return PublishedCheckpoints(
-        entry.source, downloads=downloads, recorded=listings, tokens_per_step=entry.tokens_per_step
-    )
-
-
-def outline(
-    config: StudyConfig,
-    sources: Mapping[str, CheckpointSource] | None = None,
-    downloads: Downloads | None = None,
-) -> Outline:
-    """Find and choose every model's checkpoints.
+def plan_of(found: Outline, corpora: Sequence[Corpus], geometry: Sequence[Corpus | None] = ()) -> StudyPlan:
+    """The keys of everything, from the checkpoints and the frozen text of each model.
 
     Args:
-        config: of the study.
-        sources: model's name -> where its checkpoints come from; by default as `find_source` says.
-        downloads: keeps the last of what is downloaded.
-
-    Raises:
-        ConfigError: a name that no model has, a model without checkpoints, and all that `choose` raises.
+        found: the checkpoints.
+        corpora: the text of each model.
+        geometry: that of frequency and local geometry, of each model; by default the same.
     """
-    given = dict(sources or {})
-    unknown = sorted(set(given) - {entry.name for entry in config.models})
-    if unknown:
-        raise ConfigError(f"sources holds {unknown[0]!r}, which is not among the models of the config")
-    downloads = Downloads(keep=config.keep_last) if downloads is None else downloads
-    found = (given.get(e.name) or find_source(e, downloads, listings=config.listings) for e in config.models)
-    return Outline(config, tuple(_outlined(e, s, config) for e, s in zip(config.models, found, strict=True)))
+    models = zip(found.models, corpora, geometry or corpora, strict=True)
+    return StudyPlan(found.config, tuple(_planned(model, text, other, found.config) for model, text, other in models))
 
 
-def _outlined(entry: ModelEntry, source: CheckpointSource, config: StudyConfig) -> ModelOutline:
-    while True:
-        published, notes = _with_steps(source.checkpoints())
-        if not published:
-            raise ConfigError(f"models: {entry.name} has no checkpoints")
-        chosen = choose(
-            published,
-            config.checkpoints,
-            fraction=config.early_fraction,
-            unit=config.early_unit,
-            model=entry.name,
-        )
-        if not isinstance(source, PublishedCheckpoints):
-            break
-        sized = source.sized([one.checkpoint for one in chosen])
-        if sized is not None:  # else one of them has no weights, and the choice is made among the others
-            chosen = tuple(replace(one, checkpoint=other) for one, other in zip(chosen, sized, strict=True))
-            break
-    sizes = estimate(source.config(), config)
-    listing = source.notes if isinstance(source, PublishedCheckpoints) else ()
-    return ModelOutline(entry, source, chosen, len(published), sizes, notes, listing)
-
-
-def _with_steps(published: Sequence[Checkpoint]) -> tuple[list[Checkpoint], tuple[str, ...]]:
-    """Checkpoints that have a place on the axis of training; all of them where none has one."""
-    placed = [checkpoint for checkpoint in published if checkpoint.step is not None]
-    left = [checkpoint.name for checkpoint in published if checkpoint.step is None]
-    if not placed or not left:
-        return list(published), ()
-    return placed, (f"left out, since their steps are not known: {', '.join(left)}",)
-
-
-def plan_of(found: Outline, corpora: Sequence[Corpus]) -> StudyPlan:
-    """The keys of everything, from the checkpoints and the frozen text of each model."""
-    models = zip(found.models, corpora, strict=True)
-    return StudyPlan(found.config, tuple(_planned(model, corpus, found.config) for model, corpus in models))
-
-
-def _planned(model: ModelOutline, corpus: Corpus, config: StudyConfig) -> ModelPlan:
+def _planned(model: ModelOutline, corpus: Corpus, other: Corpus | None, config: StudyConfig) -> ModelPlan:
     asked = config.all_controls
     # Neither device nor batch size: they change the last digits at most, and a run that ran out of memory goes on.
     shared = {
@@ -307,7 +185,16 @@ def _planned(model: ModelOutline, corpus: Corpus, config: StudyConfig) -> ModelP
     )
     # Its weights are drawn anew, so that any checkpoint gives the same one.
     untrained = made("untrained", model.early[0], rank=rank, **gradients) if UNTRAINED in asked else None
-    return ModelPlan(model, corpus, early, late, measured, untrained, proxies)
+    if config.geometry is None:
+        return ModelPlan(model, corpus, early, late, measured, untrained, proxies)
+    geometry = config.geometry
+    text = corpus if other is None else other
+    about = {name: getattr(geometry, name) for name in ("sites", "n_min", "n_types", "n_local")}
+    taken = tuple(
+        made("geometry", model.chosen[i].checkpoint, **about, text=text.hash, **gradients)
+        for i in geometry_places(model.chosen, config)
+    )
+    return ModelPlan(model, corpus, early, late, measured, untrained, proxies, taken, text)
 
 
 def _as_json(model: ModelPlan, config: StudyConfig) -> dict[str, Any]:
@@ -346,8 +233,13 @@ def _as_json(model: ModelPlan, config: StudyConfig) -> dict[str, Any]:
         "differences": model.differences_key(config),
         "notes": list(found.notes),
         "listing": list(found.listing),
-        "estimate": None if found.estimate is None else asdict(found.estimate),
+        "estimate": None if found.estimate is None else _known(asdict(found.estimate)),
     }
+
+
+def _known(entries: dict[str, Any]) -> dict[str, Any]:
+    """Without what is said of geometry where nobody asked for it, so that plans without it stay as they are."""
+    return {name: value for name, value in entries.items() if value or not name.startswith("geometry")}
 
 
 def _counted(names: Sequence[str]) -> dict[str, int]:

@@ -17,11 +17,13 @@ from tl_aniso.study.config import StudyConfig
 from tl_aniso.study.corpus import Corpus, freeze, text_source
 from tl_aniso.study.differences import Member, write_differences
 from tl_aniso.study.executors import Executor, Task
-from tl_aniso.study.plan import ModelPlan, Outline, PlannedCapture, StudyPlan, plan_of
+from tl_aniso.study.geometry import GEOMETRY, GeometryMember, geometry_of_model, take_geometry, write_frequency
+from tl_aniso.study.outline import Outline
+from tl_aniso.study.plan import ModelPlan, PlannedCapture, StudyPlan, plan_of
 from tl_aniso.study.prints import compared
 from tl_aniso.study.rows import FRAME, answer
 from tl_aniso.study.store import Store, write_atomically
-from tl_aniso.study.table import as_bytes, notes_of, read_table
+from tl_aniso.study.table import as_bytes, geometry_bytes, notes_of, read_table
 from tl_aniso.study.work import Subject, fit_planes, take_fitting, take_measured, take_untrained
 
 __all__ = ["PLAN", "RESULTS", "freeze_text", "run_plan", "write_plan"]
@@ -33,12 +35,17 @@ def freeze_text(found: Outline, store: Store) -> StudyPlan:
     """Make the text into ids, once for each tokenizer, and complete the plan."""
     source, config = text_source(found.config.text), found.config
     corpora: list[Corpus] = []
+    others: list[Corpus] = []
+    geometry = config.geometry
     for model in found.models:
         tokenizer = model.source.tokenizer()
         sizes = {"seq_len": config.seq_len, "n_documents": config.n_documents, "n_tokens": config.n_tokens}
         asked: dict[str, Any] = {**sizes, "seed": config.seed}
         corpora.append(freeze(source, tokenizer, store, **asked))
-    return plan_of(found, corpora)
+        if geometry is not None and geometry.text is not None:
+            more: dict[str, Any] = {**asked, "n_documents": None, "n_tokens": geometry.n_tokens}
+            others.append(freeze(text_source(geometry.text), tokenizer, store, **more))
+    return plan_of(found, corpora, others)
 
 
 def write_plan(plan: StudyPlan, store: Store) -> None:
@@ -48,7 +55,7 @@ def write_plan(plan: StudyPlan, store: Store) -> None:
 
 
 def run_plan(plan: StudyPlan, store: Store, executor: Executor, *, progress: bool) -> pd.DataFrame:
-    """Make what is not there yet, in five stages, and write ``results.parquet``.
+    """Make what is not there yet, stage by stage, and write ``results.parquet`` (and ``geometry.parquet``).
 
     Every entry is checked before it is used, so that one that was altered is made again. Nothing in the table depends
     on what was there before.
@@ -66,7 +73,35 @@ def run_plan(plan: StudyPlan, store: Store, executor: Executor, *, progress: boo
         "notes": notes,
     }
     write_atomically(store.root / RESULTS, as_bytes(frame, facts))
+    _write_geometry(plan, store)
     return read_table(store.root / RESULTS)
+
+
+def _write_geometry(plan: StudyPlan, store: Store) -> None:
+    if plan.config.geometry is None:
+        (store.root / GEOMETRY).unlink(missing_ok=True)  # of another config, and no part of this study
+        return
+    parts, notes = [], {}
+    for model in plan.models:
+        frequency = store.path("frames", str(model.frequency_key(plan.config)))
+        frame, notes[model.name] = geometry_of_model(_members(model, plan.config, store), frequency, model.name)
+        parts.append(frame)
+    frame = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    write_atomically(store.root / GEOMETRY, geometry_bytes(frame, {"notes": notes}))
+
+
+def _members(model: ModelPlan, config: StudyConfig, store: Store) -> list[GeometryMember]:
+    return [
+        GeometryMember(
+            chosen.checkpoint.name,
+            chosen.checkpoint.step,
+            chosen.checkpoint.tokens_seen,
+            chosen.phase,
+            geometry=store.path("captures", taken.key),
+            measured=store.path("captures", measured.key),
+        )
+        for chosen, taken, measured in model.geometry_members(config)
+    ]
 
 
 def _make_all(plan: StudyPlan, run: "_Run") -> None:
@@ -78,6 +113,9 @@ def _make_all(plan: StudyPlan, run: "_Run") -> None:
     run.make("measured captures", [*twins, *measured])
     run.make("rows", [run.rows(model, capture) for model in plan.models for capture in model.measured])
     run.make("early less late", [task for model in plan.models for task in run.differences(model)])
+    if plan.config.geometry is not None:
+        run.make("types and local geometry", [t for model in plan.models for t in run.captures(model, model.geometry)])
+        run.make("frequency", [run.frequency(model) for model in plan.models])
 
 
 class _Run:
@@ -101,8 +139,10 @@ class _Run:
                 self._recent.loaded(self._loads[key])
 
     def captures(self, model: ModelPlan, wanted: Iterable[PlannedCapture]) -> Iterator[Task]:
-        corpus = model.corpus
         for capture in wanted:
+            corpus = model.corpus
+            if capture.kind == "geometry" and model.geometry_corpus is not None:
+                corpus = model.geometry_corpus
             subject = Subject(capture.checkpoint, corpus.tokenizer, corpus.half("A"), corpus.half("B"), self._config)
             write = self._taking(model, capture, subject)
             yield self._task("captures", capture.key, capture.what, write, _memory(model, capture))
@@ -139,12 +179,21 @@ class _Run:
         write = partial(write_differences, members=members, planes=planes, config=self._config)
         yield self._task("frames", key, f"early less late of {model.name}", write)
 
+    def frequency(self, model: ModelPlan) -> Task:
+        write = partial(write_frequency, members=_members(model, self._config, self._store), config=self._config)
+        size = model.outline.estimate
+        memory = None if size is None else len(model.geometry) * size.geometry_bytes
+        key = str(model.frequency_key(self._config))
+        return self._task("frames", key, f"frequency of {model.name}", write, memory)
+
     def _taking(self, model: ModelPlan, capture: PlannedCapture, subject: Subject) -> Callable[[Path], Any]:
         if capture.kind == "fit":
             return partial(take_fitting, subject=subject)
         if capture.kind == "untrained":
             rank = max(self._config.rank) if self._config.rank else None
             return partial(take_untrained, subject=subject, rank=rank)
+        if capture.kind == "geometry":
+            return partial(take_geometry, subject=subject)
         return partial(take_measured, subject=subject, planes=self._store.path("proxies", model.proxies))
 
     def _labelled(self, model: ModelPlan, capture: PlannedCapture) -> tuple[Path, dict[str, Any]]:
@@ -163,7 +212,8 @@ def _memory(model: ModelPlan, capture: PlannedCapture) -> int | None:
         return None
     if capture.kind == "untrained":
         return 2 * size.running_bytes + size.fit_bytes + size.measure_bytes
-    return size.running_bytes + (size.fit_bytes if capture.kind == "fit" else size.measure_bytes)
+    held = {"fit": size.fit_bytes, "geometry": size.geometry_bytes}.get(capture.kind, size.measure_bytes)
+    return size.running_bytes + held
 
 
 class _Recent:

@@ -13,8 +13,9 @@ from tl_aniso.models import Downloads
 from tl_aniso.study.checkpoints import CheckpointSource
 from tl_aniso.study.config import StudyConfig, read_config
 from tl_aniso.study.executors import Executor, LocalExecutor
+from tl_aniso.study.outline import Outline, outline
 from tl_aniso.study.pages import judged, write_pages
-from tl_aniso.study.plan import Outline, StudyPlan, outline
+from tl_aniso.study.plan import StudyPlan
 from tl_aniso.study.run import PLAN, RESULTS, freeze_text, run_plan, write_plan
 from tl_aniso.study.store import Store
 from tl_aniso.study.table import read_table

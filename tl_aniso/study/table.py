@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,22 @@ import pyarrow.parquet as pq
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.questions.frame import COLUMNS
 
-__all__ = ["as_bytes", "notes_of", "read_table"]
+__all__ = ["GEOMETRY_COLUMNS", "as_bytes", "geometry_bytes", "notes_of", "read_table"]
+
+# The columns of the second table, about frequency and local geometry; see docs/design.md.
+GEOMETRY_COLUMNS = (
+    *("model", "family", "objective", "revision", "step", "tokens_seen", "phase", "layer", "site", "gradient", "scope"),
+    *("measure", "variant", "group", "value", "ci_low", "ci_high", "p_value", "control", "control_value"),
+    *("control_low", "control_high", "difference", "difference_low", "difference_high", "n_types", "n_rows"),
+    *("n_documents", "rank", "radius", "seed", "notes"),
+)
 
 _TEXT = (
     *("model", "family", "objective", "revision", "phase", "site", "gradient", "unit", "basis", "proxy_id", "measure"),
-    *("control", "exclude", "duplicate_of", "mixed_with"),
+    *("control", "exclude", "duplicate_of", "mixed_with", "scope", "variant", "group", "notes"),
 )
 _FLAGS = ("centred", "held_out")
-_INTEGERS = ("rank", "n_rows", "n_sequences", "n_documents", "seq_len", "seed")
+_INTEGERS = ("rank", "n_rows", "n_sequences", "n_documents", "seq_len", "seed", "n_types")
 # Beyond `COLUMNS`, where a frame has them.
 _ADDED = ("loss", "progress", "duplicate_of", "mixed_with")
 _FACTS = b"tl_aniso"
@@ -35,7 +44,15 @@ def as_bytes(frame: pd.DataFrame, facts: dict[str, Any]) -> bytes:
         frame: with all of `COLUMNS`, and ``loss``, ``progress``, ``duplicate_of`` and ``mixed_with`` where it has them.
         facts: plain JSON values that belong to the table, such as notes for its reader.
     """
-    names = (*COLUMNS, *(name for name in _ADDED if name in frame))
+    return _written(frame, (*COLUMNS, *(name for name in _ADDED if name in frame)), facts)
+
+
+def geometry_bytes(frame: pd.DataFrame, facts: dict[str, Any]) -> bytes:
+    """The same of a frame with `GEOMETRY_COLUMNS`; one that it does not have is missing throughout."""
+    return _written(frame.reindex(columns=list(GEOMETRY_COLUMNS)), GEOMETRY_COLUMNS, facts)
+
+
+def _written(frame: pd.DataFrame, names: Sequence[str], facts: dict[str, Any]) -> bytes:
     fields = [pa.field(name, _kind(name)) for name in names]
     columns = [pa.array(_plain(frame[field.name]), type=field.type, from_pandas=True) for field in fields]
     metadata = {_FACTS: json.dumps(facts, sort_keys=True).encode()}

@@ -106,7 +106,7 @@ def _row(key: tuple[Any, ...], pair: pd.DataFrame, tests: pd.DataFrame | None, a
     effect = _QUANTITIES.get(str(quantity), f"{str(quantity).replace('_', ' ')} of the")
     return ClaimRow(
         model=str(model),
-        about=f"{effect} {_GRADIENTS.get(str(gradient), str(gradient))}",
+        about=_about(effect, str(quantity), _GRADIENTS.get(str(gradient), str(gradient))),
         stated=str(stated["verdict"]),
         stated_reason=str(stated["reason"]),
         beyond=str(beyond["verdict"]),
@@ -119,6 +119,13 @@ def _row(key: tuple[Any, ...], pair: pd.DataFrame, tests: pd.DataFrame | None, a
         ),
         tests=() if tests is None else tuple(_test(row, axes) for _, row in tests.iterrows()),
     )
+
+
+def _about(effect: str, quantity: str, gradients: str) -> str:
+    """What is judged; the quantities of C6 to C8 are said in words already."""
+    if quantity in ("energy", "isotropy"):
+        return f"{effect} {gradients}"
+    return quantity if gradients == _GRADIENTS["none"] else f"{quantity} of {gradients}"
 
 
 # Of these the share beside an energy is a difference of E; of the others it is E itself.
@@ -139,13 +146,13 @@ def _test(row: Any, axes: dict[str, Axis]) -> ClaimTest:
     outcome = "cannot be said" if pd.isna(passes) else "passed" if passes else "not passed"
     return ClaimTest(
         part=str(row["part"] or ""),
-        control=control_name(str(row["control"])),
+        control="the effect itself" if row["control"] == "none" else control_name(str(row["control"])),
         effect=_with_ends(row),
         threshold=_number(row["threshold"]),
         interval=f"{row['interval']}, n = {row['n']:.0f}" if row["interval"] else "",
         outcome=outcome,
         reason=str(row["reason"] or ("" if row["decisive"] else "not decisive")),
-        is_effect=row["control"] == "normal",
+        is_effect=row["control"] in ("normal", "none"),
         mark=_mark(row, axes, _COLOURS[outcome], row["control"] != "normal"),
     )
 

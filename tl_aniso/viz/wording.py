@@ -18,6 +18,10 @@ _CONTROLS = {
     "covariance_drawn": "planes spanned by random draws from the activations' covariance: any plane where the data lie",
     "late_fitted": "the planes of the late checkpoints, fitted on the same documents: is it the early ones that count?",
     "next_k": "the principal components that follow the plane's own: does it take the leading ones?",
+    "shuffled_frequencies": "the same tokens with frequencies dealt out anew: does it take how often a token occurs?",
+    "size_matched": "as many occurrences of each token: is it only that the few of rare tokens scatter more?",
+    "gaussian_surrogate": "Gaussian rows with the same covariance: does it take any shape beyond it?",
+    "other_type": "the local plane of another token: does it take this very neighbourhood?",
 }
 # Measures of the tables as a page calls them, in the order in which it lists them.
 MEASURES = {

@@ -22,6 +22,11 @@ _TITLES = {
     "ratio": "ratio (log)",
     "difference": "difference of IsoScore*",
     "correlation": "correlation with depth",
+    "correlation with frequency": "correlation of distance with log frequency",
+    "difference of correlations": "difference of correlations with log frequency",
+    "slope": "slope of log normal on log tangent amplitude",
+    "difference of slopes": "difference of slopes",
+    "difference of groups": "rare less frequent types",
     "share of models": "share of models",
 }
 # Shape and colour both tell a verdict; an open shape is "beyond controls".
@@ -161,6 +166,8 @@ def _label(key: tuple[Any, ...]) -> str:
     about = _ABOUT.get(gradient, gradient)
     if quantity == "isotropy":
         about = f"IsoScore* of {'weight gradients' if gradient == 'weight' else about}"
+    elif quantity != "energy":  # C6 to C8 say it in words
+        about = quantity
     return plain(f"{claim} · {model} · {about}")
 
 
@@ -179,7 +186,7 @@ def _range(scale: str, verdicts: pd.DataFrame, tests: pd.DataFrame) -> tuple[flo
     low, high = (min(numbers.min(), 0.0), max(numbers.max(), 0.0)) if len(numbers) else (0.0, 1.0)
     if scale == "share of models":
         low, high = 0.0, 1.0
-    elif scale == "correlation":
+    elif scale.startswith("correlation"):
         low, high = -1.0, 1.0
     reach = high - low or 1.0
     low, high = low - 0.08 * reach, high + 0.04 * reach
