@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tl_aniso.errors import TlAnisoError
     from tl_aniso.frequency import frequency_variance
     from tl_aniso.isotropy import isoscore, isoscore_star, participation_ratio
-    from tl_aniso.local_geometry.ask import local_geometry
     from tl_aniso.moments import Moments
+    from tl_aniso.neighbourhoods.ask import local_geometry
     from tl_aniso.questions import ablation_isotropy, tangent_energy
     from tl_aniso.questions.spectra import ablation_spectra
     from tl_aniso.study import Study
@@ -62,7 +62,7 @@ _HOMES = {
     "frequency_variance": "tl_aniso.frequency.variance",
     "isoscore": "tl_aniso.isotropy",
     "isoscore_star": "tl_aniso.isotropy",
-    "local_geometry": "tl_aniso.local_geometry.ask",
+    "local_geometry": "tl_aniso.neighbourhoods.ask",
     "normal_controls": "tl_aniso.subspace",
     "participation_ratio": "tl_aniso.isotropy",
     "tangent_energy": "tl_aniso.questions.ask",

@@ -40,17 +40,16 @@ def pages(root: Path) -> dict[str, str]:
     return made
 
 
-_WITHOUT_MEMBERS = ("    options:", "      members: false")
-
-
 def _page(module: griffe.Module, shown: dict[str, str]) -> str:
     """One module's page; a name that stands on an earlier page is a link to it."""
-    lines = [f"# {module.path}", ""]
-    if module.path in shown:  # a room of the name of its question, which the page of public names has
-        lines += [f"About it: [`{module.path}`][{shown[module.path]}].", ""]
-    else:
-        lines += [f"::: {module.path}", *_WITHOUT_MEMBERS]
-        lines += ["      show_root_heading: false", "      show_root_toc_entry: false", ""]
+    lines = [f"# {module.path}", "", f"::: {module.path}"]
+    lines += [
+        "    options:",
+        "      members: false",
+        "      show_root_heading: false",
+        "      show_root_toc_entry: false",
+        "",
+    ]
     elsewhere = []
     for name in _names(module):
         home = module[name].canonical_path  # where it is defined, however many modules hand it on
@@ -58,7 +57,7 @@ def _page(module: griffe.Module, shown: dict[str, str]) -> str:
             elsewhere.append(f"* [`{name}`][{shown[home]}]")
             continue
         shown[home] = f"{module.path}.{name}"
-        lines += [f"::: {module.path}.{name}", *(_WITHOUT_MEMBERS if module[name].is_module else ()), ""]
+        lines += [f"::: {module.path}.{name}", ""]
     if elsewhere:
         lines += ["## Described elsewhere", "", *elsewhere, ""]
     return "\n".join(lines)

@@ -9,9 +9,9 @@ import torch
 from tests.models import tiny_model
 from tl_aniso.capturing.token_rows import token_rows
 from tl_aniso.errors import ShortTextError, SiteError, TlAnisoError
-from tl_aniso.local_geometry import gaussian_rows, local_geometry, local_plane, quadratic_fit
-from tl_aniso.local_geometry.collect import collect
-from tl_aniso.local_geometry.curvature import measure_rows
+from tl_aniso.neighbourhoods import gaussian_rows, local_geometry, local_plane, quadratic_fit
+from tl_aniso.neighbourhoods.collect import collect
+from tl_aniso.neighbourhoods.curvature import measure_rows
 
 SITES = ["blocks.1.hook_resid_pre", "blocks.1.attn.W_Q", "blocks.1.mlp.W_out"]
 OPTIONS = {"n_types": 4, "n_min": 32, "n_surrogates": 2, "n_permutations": 99, "progress": False}

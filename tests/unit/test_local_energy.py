@@ -1,8 +1,6 @@
 """Gradient energy in local planes: the counterexample of docs/theory.md, the slow way, and the exact null."""
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -10,12 +8,12 @@ import torch
 
 from tl_aniso.energy import energy_null, energy_share
 from tl_aniso.errors import ShortTextError
-from tl_aniso.local_geometry.energies import Neighbourhood, energy_shares
-from tl_aniso.local_geometry.frame import COLUMNS, to_geometry_frame
-from tl_aniso.local_geometry.gradient_energy import GradientRows, normal_share, plane_share
-from tl_aniso.local_geometry.groups import Groups, shuffled
-from tl_aniso.local_geometry.rows import energy_rows
-from tl_aniso.local_geometry.types import choose_types
+from tl_aniso.neighbourhoods.energies import Neighbourhood, energy_shares
+from tl_aniso.neighbourhoods.frame import COLUMNS, to_geometry_frame
+from tl_aniso.neighbourhoods.gradient_energy import GradientRows, normal_share, plane_share
+from tl_aniso.neighbourhoods.groups import Groups, shuffled
+from tl_aniso.neighbourhoods.rows import energy_rows
+from tl_aniso.neighbourhoods.types import choose_types
 
 
 def parabola(n: int, t: float, seed: int) -> torch.Tensor:
@@ -137,10 +135,3 @@ def test_types_need_occurrences_in_both_halves() -> None:
 def test_columns_are_those_of_the_geometry_frame() -> None:
     assert tuple(to_geometry_frame([]).columns) == COLUMNS
     assert len(COLUMNS) == 32
-
-
-def test_the_room_may_be_called() -> None:
-    """Whether the function or its room of the same name was imported first."""
-    for first in ("import tl_aniso", "import tl_aniso.local_geometry.planes, tl_aniso"):
-        code = f"{first}; assert callable(tl_aniso.local_geometry); from tl_aniso.local_geometry import local_geometry"
-        subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
-from tl_aniso.local_geometry import (
+from tl_aniso.neighbourhoods import (
     choose_rank,
     curvature_slope,
     gaussian_rows,
@@ -17,8 +17,8 @@ from tl_aniso.local_geometry import (
     smooth_visible_share,
     visible_share,
 )
-from tl_aniso.local_geometry.quadratic import quadratic_features
-from tl_aniso.local_geometry.slope import power_law
+from tl_aniso.neighbourhoods.quadratic import quadratic_features
+from tl_aniso.neighbourhoods.slope import power_law
 from tl_aniso.theory import Cylinder, Manifold, Paraboloid, SecondFundamentalForm, Sphere, Veronese
 
 D, N, TRIALS = 12, 400, 100

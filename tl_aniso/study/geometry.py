@@ -46,7 +46,7 @@ class GeometryMember:
 def take_geometry(place: Path, subject: Subject) -> None:
     """Run all documents through a checkpoint: occurrences by token type, and the local geometry of their rows."""
     from tl_aniso.frequency import type_capture
-    from tl_aniso.local_geometry import local_geometry
+    from tl_aniso.neighbourhoods import local_geometry
 
     config = subject.config
     asked = config.geometry or Geometry()

@@ -11,8 +11,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from tl_aniso.errors import UndefinedMeasureError
-from tl_aniso.local_geometry.estimate import Estimate
-from tl_aniso.local_geometry.planes import LocalPlane
+from tl_aniso.neighbourhoods.estimate import Estimate
+from tl_aniso.neighbourhoods.planes import LocalPlane
 
 __all__ = ["QuadraticFit", "quadratic_features", "quadratic_fit", "rows_needed"]
 
@@ -21,7 +21,7 @@ def rows_needed(rank: int) -> int:
     """Fewest rows of a quadratic fit: one more than its 1 + k + k (k + 1) / 2 coefficients, and two to spare.
 
     Example:
-        >>> from tl_aniso.local_geometry.quadratic import rows_needed
+        >>> from tl_aniso.neighbourhoods.quadratic import rows_needed
         >>> rows_needed(2)
         8
     """
@@ -33,7 +33,7 @@ def quadratic_features(u: Float64[Tensor, "n k"]) -> Float64[Tensor, "n q"]:
 
     Example:
         >>> import torch
-        >>> from tl_aniso.local_geometry.quadratic import quadratic_features
+        >>> from tl_aniso.neighbourhoods.quadratic import quadratic_features
         >>> quadratic_features(torch.tensor([[2.0, 3.0]])).tolist()
         [[2.0, 6.0, 4.5]]
     """
@@ -142,7 +142,7 @@ def quadratic_fit(plane: LocalPlane) -> QuadraticFit:
 
     Example:
         >>> import torch
-        >>> from tl_aniso.local_geometry import local_plane, quadratic_fit
+        >>> from tl_aniso.neighbourhoods import local_plane, quadratic_fit
         >>> u = torch.linspace(-1, 1, 21, dtype=torch.float64)
         >>> fit = quadratic_fit(local_plane(torch.stack([u, 3 * u**2 / 2], 1), 1))
         >>> round(fit.norm_squared().value, 6)

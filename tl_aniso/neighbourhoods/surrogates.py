@@ -26,7 +26,7 @@ def gaussian_rows(
 
     Example:
         >>> import torch
-        >>> from tl_aniso.local_geometry import gaussian_rows
+        >>> from tl_aniso.neighbourhoods import gaussian_rows
         >>> rows = torch.tensor([[1.0, 2.0], [3.0, 2.0]])
         >>> gaussian_rows(rows, generator=torch.Generator().manual_seed(0))[:, 1].tolist()
         [2.0, 2.0]

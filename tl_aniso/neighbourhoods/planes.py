@@ -75,7 +75,7 @@ def local_plane(
 
     Example:
         >>> import torch
-        >>> from tl_aniso.local_geometry import local_plane
+        >>> from tl_aniso.neighbourhoods import local_plane
         >>> u = torch.linspace(-1, 1, 21, dtype=torch.float64)
         >>> plane = local_plane(torch.stack([u, u**2 / 2], 1), 1)
         >>> plane.basis.abs().round(decimals=3).flatten().tolist()
@@ -122,7 +122,7 @@ def choose_rank(spectrum: Float[ArrayLike, " r"], *, most: int | None = None) ->
 
     Example:
         >>> import torch
-        >>> from tl_aniso.local_geometry import choose_rank
+        >>> from tl_aniso.neighbourhoods import choose_rank
         >>> choose_rank(torch.tensor([1.0, 0.8, 0.01, 0.008]))
         2
     """
@@ -149,7 +149,7 @@ def nearest_rows(
 
     Example:
         >>> import torch
-        >>> from tl_aniso.local_geometry import nearest_rows
+        >>> from tl_aniso.neighbourhoods import nearest_rows
         >>> nearest_rows(torch.tensor([[0.0], [5.0], [2.0]]), torch.tensor([1.5]), 2).flatten().tolist()
         [2.0, 0.0]
     """

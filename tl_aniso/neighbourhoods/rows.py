@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tl_aniso.local_geometry.energies import EnergyShares
-from tl_aniso.local_geometry.estimate import Estimate
-from tl_aniso.local_geometry.gradient_energy import normal_share
-from tl_aniso.local_geometry.groups import GROUPS, Groups, shuffled
+from tl_aniso.neighbourhoods.energies import EnergyShares
+from tl_aniso.neighbourhoods.estimate import Estimate
+from tl_aniso.neighbourhoods.gradient_energy import normal_share
+from tl_aniso.neighbourhoods.groups import GROUPS, Groups, shuffled
 
 __all__ = ["Row", "curvature_rows", "energy_rows"]
 

@@ -43,7 +43,7 @@ def plane_share(gradient: GradientRows, basis: Float64[Tensor, "d k"], *, summed
 
     Example:
         >>> import torch
-        >>> from tl_aniso.local_geometry.gradient_energy import GradientRows, plane_share
+        >>> from tl_aniso.neighbourhoods.gradient_energy import GradientRows, plane_share
         >>> rows = torch.tensor([[1.0, 1.0], [-1.0, 1.0]], dtype=torch.float64)
         >>> found = GradientRows(rows, torch.ones(2, 1, dtype=torch.float64))
         >>> first = torch.eye(2, dtype=torch.float64)[:, :1]
@@ -69,7 +69,7 @@ def normal_share(share: T, rank: int, d: int) -> T:
     What `tl_aniso.energy.energy_null` gives for S, of which the mean takes no more than E.
 
     Example:
-        >>> from tl_aniso.local_geometry.gradient_energy import normal_share
+        >>> from tl_aniso.neighbourhoods.gradient_energy import normal_share
         >>> round(normal_share(0.6, 1, 4), 4)
         0.1333
     """

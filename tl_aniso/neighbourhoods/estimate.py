@@ -12,7 +12,7 @@ class Estimate(NamedTuple):
     """An estimate; `std` is its standard error, all NaN where there is none.
 
     Example:
-        >>> from tl_aniso.local_geometry.estimate import estimate
+        >>> from tl_aniso.neighbourhoods.estimate import estimate
         >>> found = estimate(2.0, 0.1, df=30)
         >>> round(found.low, 2), round(found.high, 2), found.covers(2.1)
         (1.8, 2.2, True)

@@ -70,7 +70,7 @@ def choose_types(counts: np.ndarray, n_types: int, n_half: int) -> ChosenTypes:
 
     Example:
         >>> import numpy as np
-        >>> from tl_aniso.local_geometry.types import choose_types
+        >>> from tl_aniso.neighbourhoods.types import choose_types
         >>> found = choose_types(np.array([[9, 1, 5, 7, 4], [9, 9, 5, 8, 4]]), 2, 3)
         >>> found.frequent, found.rare
         ((0, 3), (4, 2))

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from tl_aniso.errors import UndefinedMeasureError
 from tl_aniso.intrinsic import DimensionMethod, intrinsic_dimension
-from tl_aniso.local_geometry.dimension import spectral_dimension
-from tl_aniso.local_geometry.planes import local_plane
-from tl_aniso.local_geometry.quadratic import quadratic_fit
-from tl_aniso.local_geometry.slope import curvature_slope
-from tl_aniso.local_geometry.surrogates import gaussian_rows
-from tl_aniso.local_geometry.visible import smooth_visible_share, visible_share
+from tl_aniso.neighbourhoods.dimension import spectral_dimension
+from tl_aniso.neighbourhoods.planes import local_plane
+from tl_aniso.neighbourhoods.quadratic import quadratic_fit
+from tl_aniso.neighbourhoods.slope import curvature_slope
+from tl_aniso.neighbourhoods.surrogates import gaussian_rows
+from tl_aniso.neighbourhoods.visible import smooth_visible_share, visible_share
 
 __all__ = ["Measured", "common_rank", "measure_rows", "measure_surrogates", "measured_names"]
 
@@ -94,7 +94,7 @@ def common_rank(neighbourhoods: Sequence[Float64[Tensor, "n d"]]) -> int:
 
     Example:
         >>> import torch
-        >>> from tl_aniso.local_geometry.curvature import common_rank
+        >>> from tl_aniso.neighbourhoods.curvature import common_rank
         >>> rows = torch.randn(100, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         >>> common_rank([rows * torch.tensor([9.0, 9.0, 1, 1, 1, 1, 1, 1])])
         2

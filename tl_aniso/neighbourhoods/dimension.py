@@ -15,7 +15,7 @@ def spectral_dimension(spectrum: Float64[Tensor, " r"]) -> float:
 
     Example:
         >>> import torch
-        >>> from tl_aniso.local_geometry.dimension import spectral_dimension
+        >>> from tl_aniso.neighbourhoods.dimension import spectral_dimension
         >>> spectral_dimension(torch.tensor([2.0, 2.0, 0.0]))
         2.0
     """

@@ -12,9 +12,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from tl_aniso.errors import UndefinedMeasureError
-from tl_aniso.local_geometry.gradient_energy import GradientRows, plane_share
-from tl_aniso.local_geometry.planes import local_plane
-from tl_aniso.local_geometry.surrogates import gaussian_rows
+from tl_aniso.neighbourhoods.gradient_energy import GradientRows, plane_share
+from tl_aniso.neighbourhoods.planes import local_plane
+from tl_aniso.neighbourhoods.surrogates import gaussian_rows
 
 __all__ = ["CONTROLS", "EnergyShares", "Neighbourhood", "energy_shares"]
 

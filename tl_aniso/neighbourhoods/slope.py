@@ -10,8 +10,8 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from tl_aniso.errors import UndefinedMeasureError
-from tl_aniso.local_geometry.estimate import Estimate, estimate, undefined
-from tl_aniso.local_geometry.quadratic import QuadraticFit
+from tl_aniso.neighbourhoods.estimate import Estimate, estimate, undefined
+from tl_aniso.neighbourhoods.quadratic import QuadraticFit
 
 __all__ = ["STEEPEST", "SlopeFit", "curvature_slope", "power_law"]
 
@@ -61,7 +61,7 @@ def curvature_slope(fit: QuadraticFit, *, level: float = 0.95) -> SlopeFit:
 
     Example:
         >>> import torch
-        >>> from tl_aniso.local_geometry import curvature_slope, local_plane, quadratic_fit
+        >>> from tl_aniso.neighbourhoods import curvature_slope, local_plane, quadratic_fit
         >>> u = torch.linspace(-1, 1, 22, dtype=torch.float64)
         >>> fit = quadratic_fit(local_plane(torch.stack([u, 3 * u**2 / 2], 1), 1))
         >>> round(curvature_slope(fit).slope.value, 3)
@@ -87,7 +87,7 @@ def power_law(tangent: Float64[Tensor, " n"], normal: Float64[Tensor, " n"], *, 
 
     Example:
         >>> import torch
-        >>> from tl_aniso.local_geometry.slope import power_law
+        >>> from tl_aniso.neighbourhoods.slope import power_law
         >>> r2 = torch.linspace(0.1, 1, 50, dtype=torch.float64)
         >>> round(power_law(r2, 7 * r2).slope.value, 6)  # amplitude goes as radius
         1.0

@@ -13,19 +13,19 @@ from torch import Tensor
 
 from tl_aniso.errors import UndefinedMeasureError
 from tl_aniso.intrinsic import DimensionMethod
-from tl_aniso.local_geometry.collect import KeptRows
-from tl_aniso.local_geometry.curvature import (
+from tl_aniso.neighbourhoods.collect import KeptRows
+from tl_aniso.neighbourhoods.curvature import (
     Measured,
     common_rank,
     measure_rows,
     measure_surrogates,
     measured_names,
 )
-from tl_aniso.local_geometry.energies import EnergyShares, Neighbourhood, energy_shares
-from tl_aniso.local_geometry.gradient_energy import GradientRows
-from tl_aniso.local_geometry.groups import Groups
-from tl_aniso.local_geometry.rows import Row, curvature_rows, energy_rows
-from tl_aniso.local_geometry.types import ChosenTypes
+from tl_aniso.neighbourhoods.energies import EnergyShares, Neighbourhood, energy_shares
+from tl_aniso.neighbourhoods.gradient_energy import GradientRows
+from tl_aniso.neighbourhoods.groups import Groups
+from tl_aniso.neighbourhoods.rows import Row, curvature_rows, energy_rows
+from tl_aniso.neighbourhoods.types import ChosenTypes
 from tl_aniso.sites import layer_of, output_site, proxy_site, role_of
 
 __all__ = ["Plan", "measure"]

@@ -64,7 +64,7 @@ def to_geometry_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """A frame with all of `COLUMNS`, in order; numbers that a row does not have are NaN, and notes are empty.
 
     Example:
-        >>> from tl_aniso.local_geometry.frame import to_geometry_frame
+        >>> from tl_aniso.neighbourhoods.frame import to_geometry_frame
         >>> to_geometry_frame([{"site": "embed.W_E", "value": 1}])["difference"].isna().all()
         np.True_
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tl_aniso.local_geometry.estimate import Estimate, estimate, undefined
+from tl_aniso.neighbourhoods.estimate import Estimate, estimate, undefined
 
 __all__ = ["GROUPS", "Groups", "mean_of", "shuffled"]
 
@@ -48,7 +48,7 @@ class Groups:
 
         Example:
             >>> import numpy as np
-            >>> from tl_aniso.local_geometry.groups import Groups
+            >>> from tl_aniso.neighbourhoods.groups import Groups
             >>> values = np.array([1.0, 2.0, 5.0, 8.0])
             >>> groups = Groups(np.array([False, False, True, True]))
             >>> groups.of("all", values).value, groups.of("rare - frequent", values).value
@@ -74,7 +74,7 @@ def shuffled(groups: Groups, values: np.ndarray, *, n: int, seed: int) -> tuple[
 
     Example:
         >>> import numpy as np
-        >>> from tl_aniso.local_geometry.groups import Groups, shuffled
+        >>> from tl_aniso.neighbourhoods.groups import Groups, shuffled
         >>> values = np.concatenate([np.zeros(20), np.ones(20)]) + 0.01 * np.arange(40)
         >>> shuffled(Groups(np.arange(40) >= 20), values, n=99, seed=0)[0]
         0.01

@@ -16,10 +16,10 @@ from tl_aniso.capturing.token_rows import token_rows
 from tl_aniso.checks import MOST_SEED, as_integer, as_names
 from tl_aniso.errors import SiteError, TlAnisoError
 from tl_aniso.intrinsic import DimensionMethod
-from tl_aniso.local_geometry.collect import collect
-from tl_aniso.local_geometry.measure import Plan, measure
-from tl_aniso.local_geometry.result import LocalGeometry
-from tl_aniso.local_geometry.types import choose_types, count_types
+from tl_aniso.neighbourhoods.collect import collect
+from tl_aniso.neighbourhoods.measure import Plan, measure
+from tl_aniso.neighbourhoods.result import LocalGeometry
+from tl_aniso.neighbourhoods.types import choose_types, count_types
 from tl_aniso.sites import output_site, residual_site, role_of, select_sites, weight_site
 from tl_aniso.text import Sequence as TokenSequence
 from tl_aniso.text.masking import Masking, mask_sequence

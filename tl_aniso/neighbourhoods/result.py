@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from tl_aniso.errors import TlAnisoError
-from tl_aniso.local_geometry.frame import to_geometry_frame
+from tl_aniso.neighbourhoods.frame import to_geometry_frame
 from tl_aniso.results import Result
 
 __all__ = ["LocalGeometry"]

@@ -8,9 +8,9 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from tl_aniso.errors import UndefinedMeasureError
-from tl_aniso.local_geometry.estimate import Estimate, estimate
-from tl_aniso.local_geometry.planes import LocalPlane
-from tl_aniso.local_geometry.quadratic import QuadraticFit
+from tl_aniso.neighbourhoods.estimate import Estimate, estimate
+from tl_aniso.neighbourhoods.planes import LocalPlane
+from tl_aniso.neighbourhoods.quadratic import QuadraticFit
 
 # In standard errors above 0, where an interval moves to the logit.
 _CLEAR = 4.0
@@ -35,7 +35,7 @@ def visible_share(plane: LocalPlane, *, radius: float | None = None, level: floa
 
     Example:
         >>> import torch
-        >>> from tl_aniso.local_geometry import local_plane, visible_share
+        >>> from tl_aniso.neighbourhoods import local_plane, visible_share
         >>> rows = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
         >>> round(visible_share(local_plane(rows, 1)).value, 6)
         0.2
@@ -58,7 +58,7 @@ def smooth_visible_share(fit: QuadraticFit, *, level: float = 0.95) -> Estimate:
 
     Example:
         >>> import torch
-        >>> from tl_aniso.local_geometry import local_plane, quadratic_fit, smooth_visible_share
+        >>> from tl_aniso.neighbourhoods import local_plane, quadratic_fit, smooth_visible_share
         >>> u = torch.linspace(-1, 1, 21, dtype=torch.float64)
         >>> fit = quadratic_fit(local_plane(torch.stack([u, u**2 / 2], 1), 1))
         >>> truth = float((u**4 / 4).mean() / (u**4 / 4 + u**2).mean())
