@@ -45,12 +45,12 @@ def kept_kinds(script: str, kinds: Iterable[str]) -> str:
         return script
     handed = {module: name for name, module in _HANDS_ON.findall(script)}
     registered = [call.removesuffix("()") for call in calls[0][1].split(",")]
-    kept = []
+    kept: list[str] = []
     for kind in kinds:
         modules = [
             module for found in _KIND.finditer(script) if found[1] == kind for module in _around(script, found.start())
         ]
-        names = [name for module in modules for name in (module, handed.get(module)) if name in registered]
+        names = [name for module in modules for name in (module, handed.get(module, "")) if name in registered]
         if len(names) != 1:
             return script
         kept.append(names[0])
