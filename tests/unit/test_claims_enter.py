@@ -58,6 +58,9 @@ def test_geometry_of_step_0_alone_says_so():
     frame = pd.DataFrame([numbers | one | {"step": 0.0, "value": 3.0}])
     found = judge_geometry(frame).frame.query("claim == 'C8' and gradient == 'activation'")
     assert found["reason"].str.contains("step 0 alone was measured, which is initialisation").all()
+    empty = judge_geometry(frame[:0], models=["tiny"])
+    assert set(empty.frame["claim"]) == {"C6", "C7", "C8"}
+    assert set(empty.frame["verdict"]) == {OPEN}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Hold a geometry frame against the rules of C6 to C8."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -19,7 +20,9 @@ __all__ = ["judge_geometry"]
 _INITIAL = "which is initialisation and does not count"
 
 
-def judge_geometry(frame: Any, rules: GeometryRules | None = None, *, runs: str | None = None) -> ClaimsTable:
+def judge_geometry(
+    frame: Any, rules: GeometryRules | None = None, *, runs: str | None = None, models: Sequence[str] = ()
+) -> ClaimsTable:
     """Verdicts on C6 to C8, each as stated and beyond controls, from the geometry frame.
 
     ``docs/claims.md`` explains each rule; the claims are those of arXiv:2604.08764. Intervals are over runs where a
@@ -29,6 +32,7 @@ def judge_geometry(frame: Any, rules: GeometryRules | None = None, *, runs: str 
         frame: of `frequency_variance` and `local_geometry`, concatenated: models and checkpoints.
         rules: as `load_geometry_rules` returns them; by default those of the library.
         runs: the column that tells trainings of one model apart, such as "seed" where each seed was trained anew.
+        models: that have verdicts though the frame may hold no row of them.
 
     Returns:
         A `ClaimsTable`; ``quantity`` says what was judged: "input embedding", "output embedding", "contextual mean"
@@ -59,7 +63,7 @@ def judge_geometry(frame: Any, rules: GeometryRules | None = None, *, runs: str 
         )
     seen = checked_rows(frame, rules, runs)
     untrained = untrained_of(frame, rules)
-    models = list(dict.fromkeys(str(name) for name in frame["model"].dropna()))
+    models = list(dict.fromkeys((*(str(name) for name in frame["model"].dropna()), *models)))
     # Of one table for both there are rows of the input embedding alone.
     inputs = seen[seen["site"] == "embed.W_E"]
     tied = {model for model, notes in zip(inputs["model"], inputs["notes"], strict=True) if "tied" in notes}

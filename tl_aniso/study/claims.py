@@ -99,6 +99,7 @@ def geometry_claims_of(
     trainings: Mapping[str, Sequence[str]] | None = None,
     *,
     rules: GeometryRules | None = None,
+    models: Sequence[str] = (),
 ) -> ClaimsTable:
     """Both verdicts on each claim about frequency and local geometry, from a study's ``geometry.parquet``.
 
@@ -106,13 +107,16 @@ def geometry_claims_of(
         frame: of a study.
         trainings: as for `claims_of`.
         rules: those of the library by default.
+        models: of the study; one without rows has verdicts, too.
 
     Raises:
         TlAnisoError: see `tl_aniso.claims.judge_geometry`.
     """
     if not trainings:
-        return judge_geometry(frame, rules)
-    return judge_geometry(_as_trainings(frame, trainings), rules, runs=TRAINING)
+        return judge_geometry(frame, rules, models=models)
+    names = {member: name for name, members in trainings.items() for member in members}
+    named = [names.get(model, model) for model in models]
+    return judge_geometry(_as_trainings(frame, trainings), rules, runs=TRAINING, models=named)
 
 
 def _as_trainings(rows: pd.DataFrame, trainings: Mapping[str, Sequence[str]]) -> pd.DataFrame:

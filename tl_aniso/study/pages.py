@@ -105,7 +105,9 @@ def _judged(directory: Path, frame: pd.DataFrame, plan: dict[str, Any], rank: in
         return found
     if not (directory / GEOMETRY).is_file():
         raise TlAnisoError(f"{directory} holds no {GEOMETRY}; run the study again")
-    return found.joined(geometry_claims_of(read_table(directory / GEOMETRY), trainings))
+    return found.joined(
+        geometry_claims_of(read_table(directory / GEOMETRY), trainings, models=list(frame["model"].unique()))
+    )
 
 
 def marked(frame: pd.DataFrame, model: str) -> list[str]:
