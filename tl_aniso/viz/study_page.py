@@ -8,6 +8,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from tl_aniso.claims import ClaimsTable
+from tl_aniso.claims.table import reader_notes
 from tl_aniso.errors import UndefinedMeasureError
 from tl_aniso.viz.claims_page import late_rows, read_claims
 from tl_aniso.viz.embedding import embed
@@ -126,7 +127,7 @@ def study_report(
     return template.render(
         claims=[] if table is None else read_claims(table),
         fault="" if table is not None else str(claims),
-        notes=() if table is None else table.notes,
+        notes=() if table is None else reader_notes(table),
         late=late_rows(late),
         rules=rules,
         models=[_model(model) for model in models],
