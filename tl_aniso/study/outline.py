@@ -163,6 +163,8 @@ def _outlined(entry: ModelEntry, source: CheckpointSource, config: StudyConfig) 
             break
     sizes = estimate(source.config(), config)
     listing = source.notes if isinstance(source, PublishedCheckpoints) else ()
+    if isinstance(source, DirectoryCheckpoints):
+        notes = (*source.notes, *notes)
     return ModelOutline(entry, source, chosen, len(published), sizes, notes, listing)
 
 
