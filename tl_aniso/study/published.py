@@ -63,8 +63,12 @@ class PublishedCheckpoints:
         try:
             self.listing = model if isinstance(model, Listing) else self._listed(model, recorded)
         except ModelError as error:
-            raise ConfigError(f"models: {error}") from error
+            name = "" if isinstance(model, Listing) else str(model)
+            told = not name or "no directory" in str(error) or Path(name).exists()
+            hint = "" if told else f"; and there is no directory {name!r} here or beside the config"
+            raise ConfigError(f"models: {error}{hint}") from error
         self._sized = False
+        self.by_recorded_sizes = False  # whether `config` last gave sizes alone, with defaults of the class beside them
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -118,6 +122,7 @@ class PublishedCheckpoints:
             except ModelError:
                 pass
         found = config_by_shape(listing.entry)
+        self.by_recorded_sizes = found is not None
         if found is not None:
             self._notes.append("memory and time are estimated from recorded sizes of the model")
         return found
