@@ -12,7 +12,15 @@ from tl_aniso.models import LoadedModel, Objective, load_model
 from tl_aniso.models.revisions import Revision, parse_revision
 from tl_aniso.text.fingerprint import tokenizer_fingerprint
 
-__all__ = ["Checkpoint", "CheckpointSource", "DirectoryCheckpoints", "MemoryCheckpoints", "later_stages", "shortened", "tokenizer_id"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointSource",
+    "DirectoryCheckpoints",
+    "MemoryCheckpoints",
+    "later_stages",
+    "shortened",
+    "tokenizer_id",
+]
 
 # What decides a model's numbers; the tokenizer beside it is known by the text that it makes.
 _WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf")

@@ -9,6 +9,7 @@ import pandas as pd
 from tl_aniso.claims import ClaimsTable, Paired
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.study.claims import citation, claims_of, geometry_claims_of, late_fitted_table, points
+from tl_aniso.study.corpus import drops
 from tl_aniso.study.differences import read_differences
 from tl_aniso.study.geometry import GEOMETRY
 from tl_aniso.study.run import PLAN, RESULTS
@@ -36,16 +37,23 @@ def write_pages(directory: Path) -> Path:
     """Write the page of the study in `directory`, ``report.html``; returns its path.
 
     Raises:
-        TlAnisoError: it holds no finished study.
+        TlAnisoError: it holds no finished study, or its page cannot be written.
     """
-    frame, facts = _read(directory)
+    page = _page(directory, *_read(directory))
+    try:
+        return write_page(directory / REPORT, page)
+    except OSError as error:
+        raise TlAnisoError(f"cannot write {directory / REPORT}: {error.strerror}") from error
+
+
+def _page(directory: Path, frame: pd.DataFrame, facts: dict[str, Any]) -> str:
     plan = _plan(directory)
     try:
         claims: ClaimsTable | str = _judged(directory, frame, plan)
     except TlAnisoError as error:  # several ranks, say: the figures are there all the same
         claims = f"The claims were not judged: {error}"
     rows = points(frame)
-    page = study_report(
+    return study_report(
         [
             ModelPart(
                 model,
@@ -66,7 +74,6 @@ def write_pages(directory: Path) -> Path:
         },
         geometry=_geometry(directory, plan),
     )
-    return write_page(directory / REPORT, page)
 
 
 def _geometry(directory: Path, plan: dict[str, Any]) -> pd.DataFrame | None:
@@ -122,6 +129,8 @@ def _provenance(plan: dict[str, Any], model: str, facts: dict[str, Any]) -> dict
     if found is None:
         raise TlAnisoError(f"{PLAN} does not name {model}, which {RESULTS} holds; run the study again")
     text = found["text"]
+    n_kept = sum(text["n_documents"].values())
+    lost = drops(n_kept, text["dropped"])
     phases = [checkpoint["phase"] for checkpoint in found["checkpoints"]]
     return {
         "model": f"{model} ({found['source']})",
@@ -134,7 +143,7 @@ def _provenance(plan: dict[str, Any], model: str, facts: dict[str, Any]) -> dict
         else "none",
         "measured on": "half B of the documents",
         "listing": found["listing"] or "as it was handed over",
-        "text": f"{sum(text['n_documents'].values())} documents, {text['n_tokens']} tokens",
+        "text": f"{n_kept} documents, {text['n_tokens']} tokens{'; ' if lost else ''}{lost}",
         "sources of the text": text["sources"],
         "languages": text["languages"],
         "keys of the weights": {entry["name"]: entry["key"] for entry in found["checkpoints"]},
