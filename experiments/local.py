@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from tl_aniso.commands.study import print_claims
-from tl_aniso.errors import TlAnisoError
+from tl_aniso.errors import ConfigError, TlAnisoError
 from tl_aniso.experiments import run_local
 
 
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
         print_claims(study.claims)
     except TlAnisoError as error:
         print(f"local.py: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ConfigError) else 1
     print(f"\n{study.out / 'report.html'}: claims, every control beside them, and figures of each training")
     return 0
 

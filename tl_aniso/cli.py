@@ -99,6 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     plan = commands.add_parser("plan", help="checkpoints, downloads, memory and time of a study, before it runs")
     plan.add_argument("config", type=Path, metavar="CONFIG.yaml", help="what to measure (docs/study.md)")
+    plan.add_argument("--device", help="of the study to plan; overrides the config")
     plan.add_argument("--out", type=Path, help="also freeze the text and write plan.json in this directory")
 
     report = commands.add_parser("report", help="write the page of a study that was run")

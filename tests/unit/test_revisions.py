@@ -20,6 +20,7 @@ PATTERNS = {
     "step-240000": (None, None, 240_000, None),
     "stage1-step140000-tokens294B": (1, None, 140_000, 294 * 10**9),
     "stage2-ingredient2-step23852-tokens50B": (2, 2, 23_852, 50 * 10**9),
+    "checkpoint-500": (None, None, 500, None),
     "main": (None, None, None, None),
     # Units and case.
     "step7-tokens900K": (None, None, 7, 900_000),
@@ -41,6 +42,9 @@ JUNK = (
         "step-",
         "step--5",
         "step-tokens4B",
+        "checkpoint",
+        "checkpoint500",
+        "checkpoint--5",
         "512",
         "v1.0",
     ),

@@ -12,21 +12,9 @@ import yaml
 
 from tl_aniso.checks import as_path
 from tl_aniso.errors import TlAnisoError
+from tl_aniso.strict_yaml import load_yaml
 
 __all__ = ["Reader", "read_rules", "read_yaml"]
-
-
-class _Loader(yaml.SafeLoader):
-    """The safe loader, which would let the second of two equal keys win in silence."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen = set()
-        for key, _ in node.value:
-            name = str(key.value)  # of a key that is no scalar the reader says what is wrong
-            if name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {name} is repeated", key.start_mark)
-            seen.add(name)
-        return super().construct_mapping(node, deep)
 
 
 @lru_cache(maxsize=4)  # the library's rules are asked for again and again; readers do not change what they read
@@ -37,7 +25,7 @@ def read_yaml(text: str, source: str) -> Any:
         TlAnisoError: no YAML, or a key twice.
     """
     try:
-        return yaml.load(text, Loader=_Loader)
+        return load_yaml(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise TlAnisoError(f"{source} cannot be read as YAML: {error}") from error
 

@@ -64,7 +64,7 @@ def _executor(options: argparse.Namespace) -> Executor:
 
 def plan_command(options: argparse.Namespace) -> None:
     """Print checkpoints, downloads, memory and time of each model; with --out, write plan.json."""
-    config = read_config(options.config)
+    config = read_config(options.config).with_device(options.device)
     found = outline(config)
     refuse_unlike_trainings(found.models, config)
     print_outline(found, str(options.config))
@@ -93,7 +93,15 @@ def print_outline(found: Outline, title: str) -> None:
     for model in found.models:
         for note in (*model.listing, *model.notes):
             by_note.setdefault(note, []).append(model.entry.name)
-    notes += [f"* {', '.join(names)}: {note}" for note, names in by_note.items()]
+    named: set[tuple[str, ...]] = set()
+    for note, names in by_note.items():
+        who = ", ".join(names)
+        if len(names) == len(found.models) > 1:
+            who = "all models"
+        elif len(names) > 3 and tuple(names) in named:
+            who = f"the same {len(names)} models"
+        named.add(tuple(names))
+        notes.append(f"* {who}: {note}")
     print_text("\n".join(notes))
 
 

@@ -12,6 +12,7 @@ from tl_aniso.commands.study import print_claims, print_outline
 from tl_aniso.errors import ConfigError, TlAnisoError
 from tl_aniso.experiments.smoke import smoke_hub
 from tl_aniso.study import Study
+from tl_aniso.study.devices import check_device
 
 __all__ = ["CONTROLS", "FAMILIES", "Family", "family_config", "parse_checkpoints", "run_family"]
 
@@ -112,10 +113,13 @@ def run_family(name: str, arguments: Sequence[str] | None = None) -> int:
 
 def run_models(models: Sequence[str], options: argparse.Namespace, checkpoints: Any, *, title: str) -> int:
     """Plan, run and report a study of models of the registry; with `options.smoke`, of tiny ones."""
+    check_device(options.device)
+    if options.smoke and options.text is not None:
+        raise ConfigError("--text: --smoke measures on a text of its own; leave one of them out")
     with smoke_hub(models) if options.smoke else nullcontext((None, list(models))) as (text, _):
         config = family_config(
             models,
-            text=options.text if text is None else str(text),
+            text=(options.text or "paper") if text is None else str(text),
             checkpoints="all" if options.smoke and options.checkpoints is None else checkpoints,
             device=options.device,
             smoke=options.smoke,
@@ -136,7 +140,7 @@ def add_options(parser: argparse.ArgumentParser, out: str) -> None:
     )
     parser.add_argument("--device", help="where models are moved, e.g. cuda; the processor by default")
     parser.add_argument("--smoke", action="store_true", help="tiny models of the same architecture, offline")
-    parser.add_argument("--text", default="paper", help="recipe or file of the text (paper: the merged corpus)")
+    parser.add_argument("--text", help="recipe or file of the text, without --smoke (paper: the merged corpus)")
     parser.add_argument("--out", type=Path, default=Path(out), help=f"directory of the study ({out})")
 
 

@@ -15,6 +15,7 @@ from tl_aniso.pair.run import KINDS, PairText, pair_text
 from tl_aniso.progress import say
 from tl_aniso.staging import staging
 from tl_aniso.study import Study
+from tl_aniso.study.devices import check_device
 from tl_aniso.training import BatchLoss, PairRecipe, build_pair, next_token_loss, train_model
 
 __all__ = ["SMOKE_RECIPE", "local_config", "run_local", "train_pair"]
@@ -127,6 +128,7 @@ def run_local(
     Raises:
         TlAnisoError: as `train_pair` and `Study.run`.
     """
+    check_device(device)
     chosen = recipe or (SMOKE_RECIPE if smoke else PairRecipe())
     with one_thread():
         # All held-out windows: frequency needs more text than gradients do.

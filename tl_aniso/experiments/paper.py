@@ -14,6 +14,7 @@ from tl_aniso.experiments.families import family_config
 from tl_aniso.experiments.smoke import smoke_hub
 from tl_aniso.study import Study, read_config
 from tl_aniso.study.claims import points
+from tl_aniso.study.devices import check_device
 
 __all__ = ["paper_table", "run_paper"]
 
@@ -53,10 +54,13 @@ def run_paper(options: argparse.Namespace) -> int:
     """What ``experiments/paper.py`` does; returns its exit code."""
     try:
         config = read_config(options.config).with_device(options.device)
+        check_device(config.device)
         names = [entry.source for entry in config.models]
         with smoke_hub(names) if options.smoke else nullcontext((None, names)) as (text, _):
             if options.smoke:
-                config = read_config(family_config(names, text=str(text), checkpoints="all", smoke=True))
+                config = read_config(
+                    family_config(names, text=str(text), checkpoints="all", device=config.device, smoke=True)
+                )
             study = Study(config, options.out)
             print_outline(study.outline(), "The ten models of the paper")
             table = paper_table(study.run())

@@ -19,7 +19,7 @@ MAIN = "main"
 # ASCII alone: among letters without case there are others that read as "s" or "k", and digits of many scripts.
 _NAME = re.compile(
     r"(?:stage(?P<stage>[0-9]{1,4})-)?(?:ingredient(?P<ingredient>[0-9]{1,4})-)?"
-    r"step-?(?P<step>[0-9]{1,15})(?:-tokens(?P<tokens>[0-9]{1,15}(?:\.[0-9]{1,12})?)(?P<unit>[KMBT]?))?",
+    r"(?:step-?|checkpoint-)(?P<step>[0-9]{1,15})(?:-tokens(?P<tokens>[0-9]{1,15}(?:\.[0-9]{1,12})?)(?P<unit>[KMBT]?))?",
     re.ASCII | re.IGNORECASE,
 )
 _UNITS = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3, "": 1}
@@ -78,7 +78,8 @@ def parse_revision(name: Any) -> Revision | None:
     """Read the name of a branch, tag or directory.
 
     Known are `step512`, `step1000-tokens4B`, `step-160000`, `stage1-step140000-tokens294B`,
-    `stage2-ingredient2-step23852-tokens50B`, in any case, with tokens in K, M, B or T, and `main`.
+    `stage2-ingredient2-step23852-tokens50B`, in any case, with tokens in K, M, B or T, `checkpoint-500` as Hugging
+    Face's Trainer names its directories, and `main`.
 
     Args:
         name: anything; only a string can be a name.

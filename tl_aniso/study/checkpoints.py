@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,19 @@ from typing import Any, Protocol, runtime_checkable
 
 from tl_aniso.errors import ConfigError, ModelError
 from tl_aniso.models import LoadedModel, Objective, load_model
+from tl_aniso.models.revisions import Revision, parse_revision
 from tl_aniso.text.fingerprint import tokenizer_fingerprint
 
-__all__ = ["Checkpoint", "CheckpointSource", "DirectoryCheckpoints", "MemoryCheckpoints", "tokenizer_id"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointSource",
+    "DirectoryCheckpoints",
+    "MemoryCheckpoints",
+    "later_stages",
+    "shortened",
+    "tokenizer_id",
+]
 
-_STEP = re.compile(r"step-?(\d+)")
 # What decides a model's numbers; the tokenizer beside it is known by the text that it makes.
 _WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.gguf")
 
@@ -57,14 +64,17 @@ class CheckpointSource(Protocol):
 
 
 class DirectoryCheckpoints:
-    """``step*/`` directories, each as ``save_pretrained`` writes a model and its tokenizer, in the order of steps.
+    """Directories of one model, each as ``save_pretrained`` writes a model and its tokenizer, in the order of training.
+
+    Their names are read by `parse_revision`: ``step512``, ``step1000-tokens2B``, ``checkpoint-500``, ``main``. Of a
+    model that was trained in stages, the first stage alone: later ones begin to count anew.
 
     Args:
         directory: what holds them.
-        tokens_per_step: tokens that a step sees.
+        tokens_per_step: tokens that a step sees, where names do not say.
 
     Raises:
-        ConfigError: no such directory, or none in it whose name begins with ``step`` and a number.
+        ConfigError: no such directory, none in it whose name is a checkpoint's, or two of one step.
     """
 
     def __init__(self, directory: str | Path, *, tokens_per_step: int | None = None) -> None:
@@ -72,20 +82,39 @@ class DirectoryCheckpoints:
         self._tokens_per_step = tokens_per_step
         if not self._directory.is_dir():
             raise ConfigError(f"there is no directory {directory}; give one that holds step*/ directories")
-        found = ((_STEP.fullmatch(path.name), path) for path in self._directory.iterdir() if path.is_dir())
-        self._steps = sorted((int(match.group(1)), path) for match, path in found if match)
-        if not self._steps:
+        names = sorted(path.name for path in self._directory.iterdir() if path.is_dir())
+        read = {name: parse_revision(name) for name in names}
+        unread = [name for name, found in read.items() if found is None and not name.startswith(".")]
+        self._found = sorted(found for found in read.values() if found is not None)
+        if not self._found:
+            held = f" (it holds {shortened(unread)})" if unread else ""
             raise ConfigError(
-                f"{directory} holds no directory of a checkpoint, such as step0 or step512; save each with "
+                f"{directory} holds no directory of a checkpoint, such as step0 or step512{held}; save each with "
                 "model.save_pretrained and tokenizer.save_pretrained"
             )
-        twice = next((b for (a, _), (b, _) in zip(self._steps, self._steps[1:], strict=False) if a == b), None)
-        if twice is not None:
-            raise ConfigError(f"{directory} holds two directories of step {twice}; leave one of them")
+        self._notes = [f"not read, since these names are no checkpoint's: {shortened(unread)}"] if unread else []
+        stages = [one.stage for one in self._found if one.stage is not None]
+        if stages:
+            later = [one for one in self._found if one.step is not None and one.stage != min(stages)]
+            self._found = [one for one in self._found if one not in later]
+            if later:
+                self._notes.append(later_stages(len(later)))
+        by_step: dict[int | None, str] = {}
+        for one in self._found:
+            other = by_step.setdefault(one.step, one.name)
+            if other != one.name:
+                raise ConfigError(
+                    f"{directory} holds two directories of step {one.step}, {other} and {one.name}; leave one of them"
+                )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the directory was left out, and why."""
+        return tuple(self._notes)
 
     def checkpoints(self) -> Sequence[Checkpoint]:
         """The checkpoints; their keys are hashes of config and weights as they are on disk."""
-        return [self._checkpoint(step, path) for step, path in self._steps]
+        return [self._checkpoint(one) for one in self._found]
 
     def tokenizer(self) -> Any:
         """The first checkpoint's.
@@ -95,7 +124,7 @@ class DirectoryCheckpoints:
         """
         from transformers import AutoTokenizer
 
-        path = self._steps[0][1]
+        path = self._directory / self._found[0].name
         try:
             return AutoTokenizer.from_pretrained(path)
         except (OSError, ValueError, KeyError) as error:
@@ -106,13 +135,31 @@ class DirectoryCheckpoints:
         from transformers import AutoConfig
 
         try:
-            return AutoConfig.from_pretrained(self._steps[0][1])
+            return AutoConfig.from_pretrained(self._directory / self._found[0].name)
         except (OSError, ValueError, KeyError):
             return None
 
-    def _checkpoint(self, step: int, path: Path) -> Checkpoint:
-        seen = None if self._tokens_per_step is None else step * self._tokens_per_step
-        return Checkpoint(path.name, step, seen, directory_key(path), _Loading(path))
+    def _checkpoint(self, one: Revision) -> Checkpoint:
+        seen, path = one.tokens, self._directory / one.name
+        if seen is None and one.step is not None and self._tokens_per_step is not None:
+            seen = one.step * self._tokens_per_step
+        return Checkpoint(one.name, one.step, seen, directory_key(path), _Loading(path))
+
+
+def later_stages(n: int) -> str:
+    """The note on checkpoints of later stages."""
+    return f"{n} checkpoints of later stages, which count their steps anew, are left out"
+
+
+def shortened(names: Sequence[str], most: int = 6) -> str:
+    """Names in a row, the first ones of many.
+
+    Example:
+        >>> shortened(["a", "b", "c", "d"], 2)
+        'a, b and 2 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(name if name.isprintable() else repr(name) for name in names[:most]) + more
 
 
 @dataclass(frozen=True)

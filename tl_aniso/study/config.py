@@ -11,6 +11,7 @@ from tl_aniso.capturing.options import EXTRA_PASSES, GRADIENTS
 from tl_aniso.checks import MOST_SEED, as_integer, as_list
 from tl_aniso.controls.names import ALL, CLOSED_FORMS, CONTROLS
 from tl_aniso.errors import ConfigError, TlAnisoError
+from tl_aniso.strict_yaml import RepeatedKey, load_yaml
 from tl_aniso.study.fields import Fields, near
 from tl_aniso.study.values import count, flag, fraction, one_of, optional, ranks, sites, some_of, string
 
@@ -178,12 +179,15 @@ def read_config(given: Any) -> StudyConfig:
         raise ConfigError(f"a study's config is a YAML file or a mapping, got {type(given).__name__}")
     path = Path(given)
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"there is no config {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the config {path}: {error}") from error
-    except yaml.YAMLError as error:
+    except RepeatedKey as error:
+        line = "" if error.problem_mark is None else f" in line {error.problem_mark.line + 1}"
+        raise ConfigError(f"{path}: {error.problem}{line}; leave one of the two") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(found, Mapping):
         kind = "nothing" if found is None else type(found).__name__

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tl_aniso.text.reading import files_revision
 from tl_aniso.text.recipe import CorpusRecipe, recipe_names
 from tl_aniso.text.sequences import MIN_TAIL
 
-__all__ = ["Corpus", "Request", "TextSource", "freeze", "text_source"]
+__all__ = ["Corpus", "Request", "TextSource", "drops", "freeze", "text_source"]
 
 _IDS, _INDEX = "ids.safetensors", "corpus.json"
 _LINE = re.compile(r", line (\d+)(?:, row \d+)?$")
@@ -90,6 +90,33 @@ class Corpus:
         return sum(map(len, self.ids))
 
 
+_REASONS = {
+    "short_document": "too short",
+    "duplicate_document": "there before",
+    "null_byte": "with a null byte",
+    "empty": "empty",
+    "not_text": "no text",
+    "not_unicode": "no valid Unicode",
+}
+
+
+def drops(n_kept: int, dropped: Mapping[str, int]) -> str:
+    """What of a text was left out, in words; empty where nothing was.
+
+    Example:
+        >>> drops(9, {"short_document": 191})
+        '191 of 200 documents were dropped (too short)'
+        >>> drops(7, {"duplicate_document": 1, "short_document": 2})
+        '3 of 10 documents were dropped (1 there before, 2 too short)'
+    """
+    lost = {_REASONS.get(reason, reason.replace("_", " ")): count for reason, count in dropped.items() if count}
+    if not lost:
+        return ""
+    total = sum(lost.values())
+    why = ", ".join(lost) if len(lost) == 1 else ", ".join(f"{count} {reason}" for reason, count in lost.items())
+    return f"{total} of {n_kept + total} documents were dropped ({why})"
+
+
 def text_source(text: str) -> TextSource:
     """A .txt or .jsonl file, or a recipe of a corpus: a .yaml file, or the name of one (``local``, ``paper``).
 
@@ -144,8 +171,8 @@ def freeze(
 ) -> Corpus:
     """The first documents of a text as ids, read from the store where they are there already.
 
-    Each document is cut to its first `seq_len` tokens, so that none outweighs another; those under 8 tokens and those
-    that come twice are left out and counted.
+    Each document is cut to its first `seq_len` tokens, so that none outweighs another; those under 8 tokens, those
+    with null bytes and those that come twice are left out and counted.
 
     Raises:
         TextError: nothing left, or no documents in one of the halves, or text without a tokenizer.
@@ -166,6 +193,9 @@ def _write(place: Path, source: TextSource, tokenizer: Any, made_by: str, asked:
     kept: dict[str, tuple[np.ndarray, str, str]] = {}
     seq_len, total = asked.seq_len, 0
     for document, where, language in source.documents(tokenizer, asked):
+        if document.text is not None and "\0" in document.text:  # as a recipe does
+            dropped["null_byte"] += 1
+            continue
         ids = tokenise([document], tokenizer)[0][:seq_len]
         digest = document_hash(ids)
         if len(ids) < min(MIN_TAIL, seq_len):

@@ -14,11 +14,12 @@ from tl_aniso.capturing.options import Options
 from tl_aniso.capturing.plan import available_sites, make_plan
 from tl_aniso.controls.names import CLOSED_FORMS, LABEL_PASSES, PERMUTED_TOKENS
 from tl_aniso.errors import TlAnisoError
+from tl_aniso.models.kind import objective_of
 from tl_aniso.sites import role_of, select_sites
 from tl_aniso.study.config import StudyConfig
 from tl_aniso.study.geometry_sites import geometry_sizes
 
-__all__ = ["Estimate", "estimate", "flops_per_second"]
+__all__ = ["Estimate", "estimate", "flops_per_second", "layout_of"]
 
 _FLOAT32, _FLOAT64 = 4, 8
 # Logits of a batch and what autograd keeps, beside weights and sums.
@@ -55,8 +56,24 @@ class Estimate:
     geometry_flops: float = 0.0
 
 
-def estimate(config: Any, study: StudyConfig) -> Estimate | None:
+_UNKNOWN = (TlAnisoError, ValueError, KeyError, AttributeError, NotImplementedError, RuntimeError)
+
+
+def layout_of(config: Any) -> Layout | None:
+    """An empty model of a Hugging Face config, bound; None where there is none, or of a class that is not measured."""
+    if config is None:
+        return None
+    try:
+        model = _empty(config)
+        return bind_huggingface(model, family_of(model))
+    except _UNKNOWN:
+        return None
+
+
+def estimate(config: Any, study: StudyConfig, layout: Layout | None = None) -> Estimate | None:
     """Sizes from a Hugging Face config; None where there is none, or of a class that is not measured.
+
+    `layout` is what `layout_of` makes of the config, where that is at hand.
 
     Example:
         >>> from transformers import LlamaConfig
@@ -67,16 +84,15 @@ def estimate(config: Any, study: StudyConfig) -> Estimate | None:
         >>> found.n_parameters, found.d_model
         (6480, 16)
     """
-    if config is None:
+    layout = layout_of(config) if layout is None else layout
+    if layout is None:
         return None
     try:
-        model = _empty(config)
-        layout = bind_huggingface(model, family_of(model))
-        n_parameters = sum(parameter.numel() for parameter in model.parameters())
+        n_parameters = sum(parameter.numel() for parameter in layout.root.parameters())
         fit = _sums(layout, study, fitting=True)
         measured = _sums(layout, study, fitting=False)
         held, geometry_passes = geometry_sizes(layout, study)
-    except (TlAnisoError, ValueError, KeyError, AttributeError, NotImplementedError, RuntimeError):
+    except _UNKNOWN:
         return None
     d, passes = layout.d_model, 1 + len(set(LABEL_PASSES) & set(study.all_controls))
     again = 1 + (PERMUTED_TOKENS in study.all_controls)
@@ -98,8 +114,7 @@ def _empty(config: Any) -> Any:
     """A model whose weights are only shapes."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-    names = getattr(config, "architectures", None) or [""]
-    auto = AutoModelForMaskedLM if str(names[0]).endswith("MaskedLM") else AutoModelForCausalLM
+    auto = AutoModelForMaskedLM if objective_of(config, "the model") == "masked" else AutoModelForCausalLM
     with torch.device("meta"):
         return auto.from_config(config)
 

@@ -9,10 +9,12 @@ from tl_aniso.errors import ConfigError
 from tl_aniso.models import Downloads
 from tl_aniso.study.checkpoints import Checkpoint, CheckpointSource, DirectoryCheckpoints
 from tl_aniso.study.config import ModelEntry, StudyConfig
-from tl_aniso.study.estimate import Estimate, estimate
+from tl_aniso.study.devices import check_device
+from tl_aniso.study.estimate import Estimate, estimate, layout_of
 from tl_aniso.study.geometry_sites import geometry_places
 from tl_aniso.study.phases import Chosen, choose
 from tl_aniso.study.published import PublishedCheckpoints
+from tl_aniso.study.usable import check_texts, check_with_layout
 
 __all__ = ["ModelOutline", "Outline", "find_source", "outline"]
 
@@ -123,17 +125,23 @@ def outline(
     config: StudyConfig,
     sources: Mapping[str, CheckpointSource] | None = None,
     downloads: Downloads | None = None,
+    *,
+    elsewhere: bool = False,
 ) -> Outline:
-    """Find and choose every model's checkpoints.
+    """Find and choose every model's checkpoints, and refuse what could not be measured: nothing is loaded.
 
     Args:
         config: of the study.
         sources: model's name -> where its checkpoints come from; by default as `find_source` says.
         downloads: keeps the last of what is downloaded.
+        elsewhere: captures are made by workers of an executor, whose devices are not known here.
 
     Raises:
-        ConfigError: a name that no model has, a model without checkpoints, and all that `choose` raises.
+        ConfigError: a name that no model has, a model without checkpoints, a text or device that is not there, values
+            that a model of known config cannot be measured with, and all that `choose` raises.
     """
+    check_device(config.device, elsewhere=elsewhere)
+    check_texts(config)
     given = dict(sources or {})
     unknown = sorted(set(given) - {entry.name for entry in config.models})
     if unknown:
@@ -161,8 +169,15 @@ def _outlined(entry: ModelEntry, source: CheckpointSource, config: StudyConfig) 
         if sized is not None:  # else one of them has no weights, and the choice is made among the others
             chosen = tuple(replace(one, checkpoint=other) for one, other in zip(chosen, sized, strict=True))
             break
-    sizes = estimate(source.config(), config)
+    described = source.config()
+    layout = layout_of(described)
+    if layout is not None:
+        recorded = isinstance(source, PublishedCheckpoints) and source.by_recorded_sizes
+        check_with_layout(layout, config, entry.name, context=not recorded)
+    sizes = estimate(described, config, layout)
     listing = source.notes if isinstance(source, PublishedCheckpoints) else ()
+    if isinstance(source, DirectoryCheckpoints):
+        notes = (*source.notes, *notes)
     return ModelOutline(entry, source, chosen, len(published), sizes, notes, listing)
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 from tl_aniso.claims import ClaimsTable, Paired
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.study.claims import citation, claims_of, geometry_claims_of, late_fitted_table, points
+from tl_aniso.study.corpus import drops
 from tl_aniso.study.differences import read_differences
 from tl_aniso.study.geometry import GEOMETRY
 from tl_aniso.study.run import PLAN, RESULTS
@@ -44,9 +45,16 @@ def write_pages(directory: Path, rank: int | None = None) -> Path:
         rank: of several, the one at which claims are judged.
 
     Raises:
-        TlAnisoError: it holds no finished study, or no such rank.
+        TlAnisoError: it holds no finished study, or no such rank, or its page cannot be written.
     """
-    frame, facts = _read(directory)
+    page = _page(directory, *_read(directory), rank)
+    try:
+        return write_page(directory / REPORT, page)
+    except OSError as error:
+        raise TlAnisoError(f"cannot write {directory / REPORT}: {error.strerror}") from error
+
+
+def _page(directory: Path, frame: pd.DataFrame, facts: dict[str, Any], rank: int | None) -> str:
     plan = _plan(directory)
     try:
         claims: ClaimsTable | str = _judged(directory, frame, plan, rank)
@@ -55,7 +63,7 @@ def write_pages(directory: Path, rank: int | None = None) -> Path:
             raise
         claims = f"The claims were not judged: {error}"
     rows = points(frame)
-    page = study_report(
+    return study_report(
         [
             ModelPart(
                 model,
@@ -76,7 +84,6 @@ def write_pages(directory: Path, rank: int | None = None) -> Path:
         },
         geometry=_geometry(directory, plan),
     )
-    return write_page(directory / REPORT, page)
 
 
 def _geometry(directory: Path, plan: dict[str, Any]) -> pd.DataFrame | None:
@@ -138,6 +145,8 @@ def _provenance(plan: dict[str, Any], model: str, facts: dict[str, Any]) -> dict
     if found is None:
         raise TlAnisoError(f"{PLAN} does not name {model}, which {RESULTS} holds; run the study again")
     text = found["text"]
+    n_kept = sum(text["n_documents"].values())
+    lost = drops(n_kept, text["dropped"])
     phases = [checkpoint["phase"] for checkpoint in found["checkpoints"]]
     return {
         "model": f"{model} ({found['source']})",
@@ -150,7 +159,7 @@ def _provenance(plan: dict[str, Any], model: str, facts: dict[str, Any]) -> dict
         else "none",
         "measured on": "half B of the documents",
         "listing": found["listing"] or "as it was handed over",
-        "text": f"{sum(text['n_documents'].values())} documents, {text['n_tokens']} tokens",
+        "text": f"{n_kept} documents, {text['n_tokens']} tokens{'; ' if lost else ''}{lost}",
         "sources of the text": text["sources"],
         "languages": text["languages"],
         "keys of the weights": {entry["name"]: entry["key"] for entry in found["checkpoints"]},

@@ -10,7 +10,7 @@ from tl_aniso.models import Downloads, ListedCheckpoint, Listing, LoadedModel, d
 from tl_aniso.models.cache import is_cached, snapshot
 from tl_aniso.models.rules import from_naming_rules
 from tl_aniso.models.shapes import config_by_shape
-from tl_aniso.study.checkpoints import Checkpoint, directory_key
+from tl_aniso.study.checkpoints import Checkpoint, directory_key, later_stages, shortened
 
 __all__ = ["PublishedCheckpoints"]
 
@@ -63,8 +63,12 @@ class PublishedCheckpoints:
         try:
             self.listing = model if isinstance(model, Listing) else self._listed(model, recorded)
         except ModelError as error:
-            raise ConfigError(f"models: {error}") from error
+            name = "" if isinstance(model, Listing) else str(model)
+            told = not name or "no directory" in str(error) or Path(name).exists()
+            hint = "" if told else f"; and there is no directory {name!r} here or beside the config"
+            raise ConfigError(f"models: {error}{hint}") from error
         self._sized = False
+        self.by_recorded_sizes = False  # whether `config` last gave sizes alone, with defaults of the class beside them
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -72,7 +76,9 @@ class PublishedCheckpoints:
         listing = self.listing
         recorded = f", recorded {listing.listed}" if listing.recorded else ""
         missing = [f"{one.name} cannot be measured: {one.reason}" for one in listing.missing]
-        return (f"checkpoints: {listing.note}{recorded}", *self._notes, *missing)
+        unread = [name for name in listing.unread if not name.startswith(".")]
+        others = [f"not read, since these names are no checkpoint's: {shortened(unread)}"] if unread else []
+        return (f"checkpoints: {listing.note}{recorded}", *self._notes, *missing, *others)
 
     def checkpoints(self) -> Sequence[Checkpoint]:
         """Those of the first stage, and the finished model; the keys of published ones are their commits."""
@@ -116,6 +122,7 @@ class PublishedCheckpoints:
             except ModelError:
                 pass
         found = config_by_shape(listing.entry)
+        self.by_recorded_sizes = found is not None
         if found is not None:
             self._notes.append("memory and time are estimated from recorded sizes of the model")
         return found
@@ -139,7 +146,7 @@ class PublishedCheckpoints:
             return list(self.listing)
         kept = [one for one in self.listing if one.stage == min(stages) or one.step is None]
         left = len(self.listing) - len(kept)
-        note = f"{left} checkpoints of later stages, which count their steps anew, are left out"
+        note = later_stages(left)
         if left and note not in self._notes:
             self._notes.append(note)
         return kept

@@ -10,12 +10,15 @@ from tl_aniso.checks import as_integer, as_path
 from tl_aniso.claims import ClaimsTable
 from tl_aniso.errors import ConfigError, TlAnisoError
 from tl_aniso.models import Downloads
+from tl_aniso.progress import say
 from tl_aniso.study.checkpoints import CheckpointSource
 from tl_aniso.study.config import StudyConfig, read_config
+from tl_aniso.study.corpus import drops
 from tl_aniso.study.executors import Executor, LocalExecutor
 from tl_aniso.study.outline import Outline, outline
 from tl_aniso.study.pages import judged, write_pages
 from tl_aniso.study.plan import StudyPlan
+from tl_aniso.study.ray_executor import RayExecutor
 from tl_aniso.study.run import PLAN, RESULTS, freeze_text, run_plan, write_plan
 from tl_aniso.study.store import Store
 from tl_aniso.study.table import read_table
@@ -40,11 +43,12 @@ class Study:
         config: a YAML file, a mapping with its keys (``docs/study.md``), or a `StudyConfig`.
         out: directory of the study.
         sources: model's name -> its checkpoints, for models that are not directories.
-        executor: where captures are made; in this process by default, elsewhere with a `RayExecutor`.
+        executor: where captures are made: "local", in this process, by default; "ray", with one core a worker; or an
+            executor, such as a `RayExecutor` of other sizes.
         progress: show how far it has come.
 
     Raises:
-        ConfigError: a config that cannot be used.
+        ConfigError: a config that cannot be used, or an `executor` that is none.
 
     Example:
         >>> import tempfile, torch
@@ -70,13 +74,13 @@ class Study:
         out: str | Path,
         *,
         sources: Mapping[str, CheckpointSource] | None = None,
-        executor: Executor | None = None,
+        executor: Executor | str | None = None,
         progress: bool = True,
     ) -> None:
         self.config: StudyConfig = read_config(config)
         self.out = as_path("out", out)
         self._sources = dict(sources or {})
-        self._executor = LocalExecutor() if executor is None else executor
+        self._executor = _executor(executor)
         place = getattr(self._executor, "device_for", None)
         if place is not None:
             self.config = self.config.with_device(place(self.config.device))
@@ -86,11 +90,13 @@ class Study:
         """The checkpoints, their phases and what they take; nothing is loaded or written.
 
         Raises:
-            ConfigError: models or checkpoints that there are not; trainings of different architectures.
+            ConfigError: models, checkpoints, a text or a device that there are not, or values that a model of known
+                config cannot be measured with; trainings of different architectures.
         """
         # The ledger lets a later run of the study forget what an earlier one downloaded.
         downloads = Downloads(keep=self.config.keep_last, ledger=self.out / "downloads.json")
-        found = outline(self.config, self._sources, downloads)
+        elsewhere = hasattr(self._executor, "device_for")
+        found = outline(self.config, self._sources, downloads, elsewhere=elsewhere)
         refuse_unlike_trainings(found.models, self.config)
         return found
 
@@ -106,6 +112,7 @@ class Study:
             store.tidy()
             plan = freeze_text(found, store)
             write_plan(plan, store)
+        self._tell(plan)
         return plan
 
     def run(self) -> pd.DataFrame:
@@ -122,6 +129,7 @@ class Study:
             store.tidy()
             plan = freeze_text(found, store)
             write_plan(plan, store)
+            self._tell(plan)
             return run_plan(plan, store, self._executor, progress=self._progress)
 
     @property
@@ -166,6 +174,17 @@ class Study:
         """
         return write_pages(self.out, None if rank is None else as_integer("rank", rank, least=1))
 
+    def _tell(self, plan: StudyPlan) -> None:
+        """What was left out, of checkpoints and text; nothing where all was taken."""
+        for model in plan.models:
+            corpora = {"the text": model.corpus, "the text of geometry": model.geometry_corpus}
+            lost = {what: drops(len(corpus.ids), corpus.dropped) for what, corpus in corpora.items() if corpus}
+            if model.geometry_corpus is model.corpus:
+                del lost["the text of geometry"]
+            said = [f"{what}: {words}" for what, words in lost.items() if words]
+            for note in (*model.outline.notes, *said):
+                say(f"{model.name}: {note}", enabled=self._progress)
+
     def _store(self) -> Store:
         if self.out.exists():
             if not self.out.is_dir():
@@ -176,3 +195,16 @@ class Study:
                     f"{self.out} holds {', '.join(held[:3])} and no study; choose a directory of its own for the study"
                 )
         return Store(self.out)
+
+
+def _executor(asked: Executor | str | None) -> Executor:
+    """An executor by name, or as it was given."""
+    if asked is None or asked == "local":
+        return LocalExecutor()
+    if isinstance(asked, str):
+        if asked != "ray":
+            raise ConfigError(f"executor must be local, ray or an executor, got {asked!r}")
+        return RayExecutor()
+    if not callable(getattr(asked, "map", None)):
+        raise ConfigError(f"executor must be local, ray or an executor with a method map, got {asked!r:.80}")
+    return asked

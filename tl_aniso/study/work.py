@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from tl_aniso.capturing import Capture, capture
-from tl_aniso.capturing.bind import bind
+from tl_aniso.capturing.bind import bind, check_finite
 from tl_aniso.capturing.plan import available_sites
 from tl_aniso.controls import ControlPlanes, fit_control_planes, reinitialised
 from tl_aniso.controls.names import CLOSED_FORMS, LABEL_PASSES, LATE_FITTED, PERMUTED_TOKENS, PLANE_CONTROLS
@@ -107,6 +107,8 @@ def take_fitting(place: Path, subject: Subject) -> None:
     """Run half A forward: the activations that planes are fitted on."""
     model, tokenizer = subject.load()
     asked, layout = subject.config.all_controls, bind(model)
+    # A pass forward looks at the rows of its sites alone, which weights behind them do not reach.
+    check_finite(layout)
     known = available_sites(layout, heads=False)
     sites, chosen = subject.config.sites, select_sites(subject.config.sites, known)
     held = capture(

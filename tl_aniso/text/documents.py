@@ -76,7 +76,8 @@ def iter_documents(text: object) -> Iterator[Document]:
         found = True
         yield document
     if not found:
-        raise TextError(f"No document in the text ({_kind(text)}); give at least one.")
+        what = f"the file {text}" if isinstance(text, Path) else f"the text ({_kind(text)})"
+        raise TextError(f"No document in {what}; give at least one.")
 
 
 def _top_level(text: object) -> Iterator[Document]:

@@ -248,19 +248,10 @@ def _source(entry: object, where: str) -> CorpusSource:
 def _parsed(text: str, file: str) -> object:
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """The safe loader, which would let the second of two equal keys win in silence."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [str(key.value) for key, _ in node.value]
-            for number, key in enumerate(keys):
-                if key in keys[:number]:
-                    mark = node.value[number][0].start_mark
-                    raise yaml.constructor.ConstructorError(None, None, f"the key {key} is repeated", mark)
-            return super().construct_mapping(node, deep)
+    from tl_aniso.strict_yaml import load_yaml
 
     try:
-        return yaml.load(text, Loader=Loader)
+        return load_yaml(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise TextError(f"{file} cannot be read as YAML: {error}") from error
 
