@@ -108,8 +108,8 @@ class StudyConfig:
         trainings: (name, models): models that are trainings of one architecture by several seeds, judged as one.
         geometry: what is asked about frequency and local geometry, in a pass of its own over each checkpoint; None for
             nothing.
-        token_views: whether single tokens are looked at: a few documents of half B in the early planes, at the last early
-            checkpoint and at the last.
+        token_views: whether single tokens are looked at: a few documents of half B in the early planes, at the last
+            early checkpoint and at the last.
     """
 
     models: tuple[ModelEntry, ...]

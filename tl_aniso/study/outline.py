@@ -65,7 +65,7 @@ class Outline:
     models: tuple[ModelOutline, ...]
 
     def n_captures(self, model: ModelOutline) -> int:
-        """Forward captures of what planes are fitted on, a measured one of each checkpoint, and passes for geometry and tokens."""
+        """Forward captures for planes, a measured one of each checkpoint, passes over geometry and over tokens."""
         measured = len(model.chosen) + len(geometry_places(model.chosen, self.config))
         measured += len(token_places(model.chosen, self.config))
         return self._fitted(model) + measured + (UNTRAINED in self.config.all_controls)

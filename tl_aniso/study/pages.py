@@ -1,6 +1,7 @@
 """The page of a finished study: claims with every control beside them, figures, a reading of each model."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ from tl_aniso.study.geometry import GEOMETRY
 from tl_aniso.study.run import PLAN, RESULTS
 from tl_aniso.study.store import Store
 from tl_aniso.study.table import notes_of, read_table
+from tl_aniso.study.tokens import TOKENS, read_tokens
 from tl_aniso.viz.report import write_page
-from tl_aniso.viz.study_page import ModelPart, study_report
+from tl_aniso.viz.study_page import ModelPart, PageFragment, study_report
+from tl_aniso.viz.token_views import TokenPart, fitted_sections, token_sections
 
 __all__ = ["REPORT", "judged", "write_pages"]
 
 REPORT = "report.html"
+# Larger pages open slowly; single tokens give way to the numbers of the table.
+_MOST_BYTES = 15_000_000
 
 
 def judged(directory: Path) -> ClaimsTable:
@@ -44,8 +49,26 @@ def write_pages(directory: Path) -> Path:
         claims: ClaimsTable | str = _judged(directory, frame, plan)
     except TlAnisoError as error:  # several ranks, say: the figures are there all the same
         claims = f"The claims were not judged: {error}"
+    parts, lost = _tokens(directory, plan)
+    views: list[PageFragment] = list(token_sections(parts, lost)) if parts or lost else []
+    page = _page(frame, facts, plan, claims, directory, views)
+    spare = _MOST_BYTES - len(page.encode("utf-8", "backslashreplace"))
+    if spare < 0 and parts:
+        views = list(fitted_sections(parts, lost, over=-spare))
+        page = _page(frame, facts, plan, claims, directory, views)
+    return write_page(directory / REPORT, page)
+
+
+def _page(
+    frame: pd.DataFrame,
+    facts: dict[str, Any],
+    plan: dict[str, Any],
+    claims: ClaimsTable | str,
+    directory: Path,
+    views: Sequence[PageFragment],
+) -> str:
     rows = points(frame)
-    page = study_report(
+    return study_report(
         [
             ModelPart(
                 model,
@@ -65,8 +88,25 @@ def write_pages(directory: Path) -> Path:
             "library": f"tl_aniso {plan['library_version']}",
         },
         geometry=_geometry(directory, plan),
+        token_views=views,
     )
-    return write_page(directory / REPORT, page)
+
+
+def _tokens(directory: Path, plan: dict[str, Any]) -> tuple[list[TokenPart], list[str]]:
+    """Single tokens of every model that the plan has them of, and what could not be read."""
+    store, parts, lost = Store(directory), list[TokenPart](), list[str]()
+    for model in plan["models"]:
+        phases = {one["name"]: one["phase"] for one in model["checkpoints"]}
+        for taken in model.get("tokens", ()):
+            name, phase = taken["checkpoint"], phases[taken["checkpoint"]]
+            place = store.get(TOKENS, taken["key"], f"token views of {model['name']} at {name}")
+            if place is None:
+                lost.append(f"{model['name']} at {name} is not there: run the study again")
+                continue
+            held = read_tokens(place)
+            about = f"{name} ({phase})" if phase else name
+            parts.append(TokenPart(model["name"], about, held.shares, held.top, held.lens, held.n_rows, held.notes))
+    return parts, lost
 
 
 def _geometry(directory: Path, plan: dict[str, Any]) -> pd.DataFrame | None:

@@ -1,4 +1,4 @@
-"""Single tokens of a study: a few documents of half B in the frozen early planes, and what their directions are about."""
+"""Single tokens of a study: a few documents of half B in the frozen early planes, and what directions are about."""
 
 import json
 from collections.abc import Sequence
