@@ -105,6 +105,13 @@ class TangentProxy:
         digest.update(projector.astype("<f8").tobytes())
         return digest.hexdigest()[:12]
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A read-only view has no way between processes, which results with their planes must have.
+        return {**self.__dict__, "provenance": dict(self.provenance)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, provenance=MappingProxyType(state["provenance"]))
+
     def __repr__(self) -> str:
         return f"TangentProxy({self.site!r}, rank={self.rank}, d={self.d}, id={self.proxy_id})"
 
