@@ -88,6 +88,7 @@ def test_the_page_holds_the_shares(finished):
     assert "tiny, step1000 (late): directions at blocks.1.hook_resid_pre" in page
 
 
+@pytest.mark.slow
 def test_a_page_that_is_too_large_has_less_of_them_and_says_so(finished, monkeypatch):
     whole = finished.report().stat().st_size
     monkeypatch.setattr(pages, "_MOST_BYTES", whole - 1)

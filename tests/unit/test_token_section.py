@@ -13,7 +13,7 @@ from tl_aniso.viz.token_views import TokenPart, fitted_sections, token_sections
 
 def part(model="decoder", checkpoint="step1", layers=12):
     rows = [
-        {"site": "blocks.0.hook_resid_pre", "direction": 0, "end": end, "place": place, "token": token}
+        {"site": "blocks.0.hook_resid_pre", "direction": 0, "end": end, "place": place, "id": place, "token": token}
         for end in "+-"
         for place, token in enumerate(HOSTILE)
     ]
@@ -38,6 +38,8 @@ def test_hostile_tokens_are_text_everywhere():
     assert "<script" not in intro.fragment
     assert view.fragment.count("<bdi>\u200f") == 0
     assert "<bdi>\u0645\u0631\u062d\u0628\u0627</bdi>" in view.fragment
+    part_of_one = {"site": "s", "direction": 0, "end": "+", "place": 0, "id": 77, "token": "\ufffd", "logit": 1.0}
+    assert "<bdi>\ufffd #77</bdi>" in token_sections([TokenPart("m", "c", None, (), [part_of_one])])[1].fragment
     assert len(view.fragment) < 200_000  # no token of 10,000 characters in it
 
 

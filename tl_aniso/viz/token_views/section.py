@@ -157,7 +157,7 @@ def _tables(part: TokenPart) -> list[dict[str, Any]]:
                 "top": [
                     {
                         "before": _context(row["before"], last=True),
-                        "token": shown(row["token"]),
+                        "token": _name(row),
                         "after": _context(row["after"], last=False),
                         "value": number(row["projection"]),
                     }
@@ -165,7 +165,7 @@ def _tables(part: TokenPart) -> list[dict[str, Any]]:
                     if (row["site"], row["direction"], row["end"]) == key
                 ],
                 "lens": [
-                    {"token": shown(row["token"]), "value": number(row["logit"])}
+                    {"token": _name(row), "value": number(row["logit"])}
                     for row in part.lens
                     if (row["site"], row["direction"], row["end"]) == key
                 ],
@@ -174,7 +174,13 @@ def _tables(part: TokenPart) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def _name(row: Mapping[str, Any]) -> str:
+    """The token's text; with its id where it is a part of a character, which all look alike."""
+    text = shown(row["token"])
+    return f"{text} #{row['id']}" if "\ufffd" in text else text
+
+
 def _context(text: str, *, last: bool) -> str:
     """The near end of what stands beside a token; nothing where there is nothing."""
-    near = text[-_DISTANT:] if last else text[:_DISTANT]
+    near = text[-_DISTANT:].lstrip(" ") if last else text[:_DISTANT].rstrip(" ")
     return shown(near, most=None) if near else ""
