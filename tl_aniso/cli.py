@@ -103,6 +103,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     report = commands.add_parser("report", help="write the page of a study that was run")
     report.add_argument("directory", type=Path, metavar="DIR", help="directory of the study")
+    report.add_argument(
+        "--rank", type=_positive, metavar="K", help="judge claims at this one of several ranks (the smallest)"
+    )
     return parser
 
 

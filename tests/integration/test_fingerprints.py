@@ -110,6 +110,21 @@ def test_final_weights_under_an_early_step_are_that_steps_fault(saved):
     assert notes(found)["step1000"] == "holds the final weights"
 
 
+@pytest.mark.parametrize("steps", [{"step10": 1, "step100": 1}, {"step0": 0, "step10": 1, "step100": 1}])
+def test_final_weights_under_the_step_before_are_that_steps_fault_too(saved, steps):
+    found = compare(prints(saved, **steps))
+    assert rows(found)["step10"] == ("step100", "")
+    assert rows(found)["step100"] == ("", "")
+    assert notes(found)["step10"] == "holds the final weights"
+
+
+@pytest.mark.parametrize("names", [("step1",), ("step10",), ("step1", "step2", "step10"), ("step1", "main")])
+def test_where_nothing_was_trained_all_are_step_0(saved, names):
+    found = compare(prints(saved, step0=0, **dict.fromkeys(names, 0)))
+    assert rows(found)["step0"] == ("", "")
+    assert all(rows(found)[name][0] for name in names)
+
+
 def test_vectors_that_differ_under_equal_matrices_are_named(saved, tmp_path):
     model = neox(0)
     with torch.no_grad():

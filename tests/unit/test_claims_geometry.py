@@ -220,7 +220,7 @@ def test_tables_are_joined():
     assert list(dict.fromkeys(both.frame["claim"])) == list(both.statements)
     assert len(both.frame) == len(first.frame) + len(second.frame)
     assert len(both.controls) == len(first.controls) + len(second.controls)
-    assert both.notes == (*first.notes, *second.notes)
+    assert both.notes == tuple(dict.fromkeys((*first.notes, *second.notes)))
     assert set(both.table()["claim"]) == set(both.statements)
     with pytest.raises(TlAnisoError, match="both tables judge C6"):
         both.joined(second)

@@ -15,8 +15,9 @@ from tl_aniso.claims.paired import Paired, paired_estimate
 from tl_aniso.claims.rules import ClaimRule, Rules
 from tl_aniso.claims.single import EXISTS, parts_of, pooled
 
-__all__ = ["contrast_models", "contrast_pair", "kinds_of", "matched"]
+__all__ = ["UNMEASURED", "contrast_models", "contrast_pair", "kinds_of", "matched"]
 
+UNMEASURED = "it was not measured"
 _COLUMN = {"tokens": "tokens_seen", "progress": "progress"}
 
 
@@ -63,15 +64,20 @@ def contrast_pair(
     gradient: str,
     rules: Rules,
     pairs: Sequence[Paired],
+    why: Mapping[str, str],
 ) -> dict[Key, Estimate | Untestable]:
-    """Estimates of one encoder less one decoder, for every alignment and control that both have."""
+    """Estimates of one encoder less one decoder, for every alignment and control that both have.
+
+    `why` says, by model, why nothing of it enters where that is so.
+    """
     mine, theirs = cells.get(encoder, ()), cells.get(decoder, ())
     found: dict[Key, Estimate | Untestable] = {}
     for part in parts_of(rule):
         for control in _shared_controls(mine, theirs, rules):
             try:
-                if not mine or not theirs:
-                    raise Untestable("it was not measured in both")
+                absent = [name for name in (encoder, decoder) if not cells.get(name)]
+                if absent:
+                    raise Untestable("; ".join(f"{name}: {why.get(name, UNMEASURED)}" for name in absent))
                 if part == EXISTS:
                     found[part, control] = estimate_of_model(theirs, rule, part, control, gradient, rules, ())
                 else:
@@ -88,9 +94,10 @@ def contrast_models(
     rule: ClaimRule,
     gradient: str,
     rules: Rules,
+    why: Mapping[str, str],
 ) -> dict[Key, Outcome]:
     """Outcomes of encoders less decoders, every one with every other; both kinds of model are samples."""
-    each = {(e, d): contrast_pair(cells, e, d, rule, gradient, rules, ()) for e in encoders for d in decoders}
+    each = {(e, d): contrast_pair(cells, e, d, rule, gradient, rules, (), why) for e in encoders for d in decoders}
     found: dict[Key, Outcome] = {}
     for key in dict.fromkeys(key for estimates in each.values() for key in estimates if key[0] != EXISTS):
         grid = [[each[e, d].get(key) for d in decoders] for e in encoders]
@@ -99,8 +106,8 @@ def contrast_models(
         lacking = [str(cell) for line in grid for cell in line if isinstance(cell, Untestable)]
         values = [[cell.value for cell in line if isinstance(cell, Estimate)] for line in grid]
         if min(len(encoders), len(decoders)) < rules.enough.models:
-            why = f"{len(encoders)} encoders and {len(decoders)} decoders: {rules.enough.models} needed of each"
-            pooled_over: Estimate | Untestable = Untestable(why)
+            few = f"{len(encoders)} encoders and {len(decoders)} decoders: {rules.enough.models} needed of each"
+            pooled_over: Estimate | Untestable = Untestable(few)
         elif any(len(line) < len(decoders) for line in values):
             pooled_over = Untestable(f"not every encoder can be held against every decoder: {lacking[0]}")
         else:

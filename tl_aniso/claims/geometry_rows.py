@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from tl_aniso.claims.alike import refuse_unlike_runs
 from tl_aniso.claims.estimates import Untestable
 from tl_aniso.claims.geometry_rules import GeometryRules, Part, Quantity
 from tl_aniso.errors import TlAnisoError
 
-__all__ = ["EFFECT", "Numbers", "checked_rows", "numbers_of", "rows_of"]
+__all__ = ["EFFECT", "Numbers", "checked_rows", "numbers_of", "rows_of", "untrained_of"]
 
 EFFECT = "effect"
 
@@ -82,8 +83,15 @@ def checked_rows(frame: Any, rules: GeometryRules, runs: str | None) -> pd.DataF
     measures = {name for part in parts for name in (part.measure, part.controls_measure)}
     rows = rows[rows["measure"].isin(measures) & (rows["step"].isna() | (rows["step"] > rules.after_step))]
     _refuse_several(rows)
+    refuse_unlike_runs(rows)
     _refuse_copies(rows)
     return rows.reset_index(drop=True)
+
+
+def untrained_of(frame: pd.DataFrame, rules: GeometryRules) -> pd.DataFrame:
+    """The rows of checkpoints that are no training, which do not enter."""
+    rows = frame.dropna(subset=["model", "site"])
+    return rows[pd.to_numeric(rows["step"]).astype("float64") <= rules.after_step]
 
 
 def _refuse_several(rows: pd.DataFrame) -> None:

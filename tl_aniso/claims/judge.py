@@ -8,14 +8,14 @@ from typing import Any
 import pandas as pd
 
 from tl_aniso.claims.cells import Cells, gather
-from tl_aniso.claims.contrast import contrast_models, contrast_pair, kinds_of
+from tl_aniso.claims.contrast import UNMEASURED, contrast_models, contrast_pair, kinds_of
 from tl_aniso.claims.estimates import Estimate, Untestable
-from tl_aniso.claims.observations import NORMAL, observations
+from tl_aniso.claims.observations import NORMAL, lacking_of, observations
 from tl_aniso.claims.outcomes import ALL, OFTEN, Key, Outcome, outcome_of, over_models, over_runs
 from tl_aniso.claims.paired import Paired, checked_pairs
 from tl_aniso.claims.rules import ClaimRule, Rules, load_rules
 from tl_aniso.claims.single import LEVEL, parts_of
-from tl_aniso.claims.table import COLUMNS, CONTROL_COLUMNS, ClaimsTable
+from tl_aniso.claims.table import COLUMNS, CONTROL_COLUMNS, ClaimsTable, rules_notes
 from tl_aniso.claims.verdict_rows import adjusted, verdict_rows
 from tl_aniso.errors import TlAnisoError
 
@@ -68,7 +68,7 @@ def judge(
     if not isinstance(rules, Rules):
         raise TlAnisoError(f"rules must be Rules, as load_rules returns them, got {type(rules).__name__}")
     seen = observations(frame, rules, runs)
-    cells = gather(seen)
+    cells, lacking = gather(seen), lacking_of(frame, rules)
     models = [str(name) for name in dict.fromkeys(frame["model"])]
     encoders, decoders = kinds_of(frame)
     chosen = _contrasts(contrasts, encoders, decoders)
@@ -79,10 +79,11 @@ def judge(
         for quantity, gradients in rule.gradients.items():
             for gradient in gradients:
                 mine = cells.get((quantity, gradient), {})
+                why = {name: lacking.get((quantity, gradient, name), UNMEASURED) for name in models}
                 if rule.test == "contrast":
-                    found = _contrasted(mine, rule, gradient, rules, pairs, encoders, decoders, chosen)
+                    found = _contrasted(mine, rule, gradient, rules, pairs, encoders, decoders, chosen, why)
                 else:
-                    found = _levels(mine, rule, quantity, gradient, rules, pairs, models)
+                    found = _levels(mine, rule, quantity, gradient, rules, pairs, why)
                 added = [
                     _verdicts(outcomes, model, rule, quantity, gradient, rules) for model, outcomes in found.items()
                 ]
@@ -123,14 +124,14 @@ def _levels(
     gradient: str,
     rules: Rules,
     pairs: Sequence[Paired],
-    models: Sequence[str],
+    lacking: Mapping[str, str],
 ) -> dict[str, dict[Key, Outcome]]:
-    """Outcomes by model, and of all together where there are several."""
+    """Outcomes by model, and of all together where there are several; `lacking` is why one would have nothing."""
     estimates: dict[str, dict[Key, Estimate | Untestable]] = {}
-    for model in models:
+    for model, why in lacking.items():
         mine = cells.get(model)
         if not mine:
-            estimates[model] = {(part, NORMAL): Untestable("it was not measured") for part in parts_of(rule)}
+            estimates[model] = {(part, NORMAL): Untestable(why) for part in parts_of(rule)}
         else:
             estimates[model] = over_runs(mine, rule, quantity, gradient, rules, pairs)
     found = {model: _outcomes(of, rule, quantity) for model, of in estimates.items()}
@@ -143,7 +144,7 @@ def _levels(
                 outcomes[OFTEN, NORMAL] = replace(
                     level, part=OFTEN, threshold=threshold, passes=reached, decisive=False, reason="shown, not decisive"
                 )
-    if len(models) > 1:
+    if len(lacking) > 1:
         found[ALL] = over_models(estimates, rule, quantity, rules)
     return found
 
@@ -157,9 +158,10 @@ def _contrasted(
     encoders: Sequence[str],
     decoders: Sequence[str],
     chosen: Sequence[tuple[str, str]],
+    why: Mapping[str, str],
 ) -> dict[str, dict[Key, Outcome]]:
     found = {
-        f"{e} - {d}": _outcomes(contrast_pair(cells, e, d, rule, gradient, rules, pairs), rule, "energy")
+        f"{e} - {d}": _outcomes(contrast_pair(cells, e, d, rule, gradient, rules, pairs, why), rule, "energy")
         for e, d in chosen
     }
     if not encoders or not decoders:
@@ -167,7 +169,7 @@ def _contrasted(
         lacking = Untestable(f"no {which} was measured")
         found[ALL] = _outcomes({(part, NORMAL): lacking for part in parts_of(rule)}, rule, "energy")
     elif len(encoders) + len(decoders) > 2:
-        found[ALL] = contrast_models(cells, encoders, decoders, rule, gradient, rules)
+        found[ALL] = contrast_models(cells, encoders, decoders, rule, gradient, rules, why)
     return found
 
 
@@ -183,7 +185,7 @@ def _verdicts(
 
 
 def _notes(seen: pd.DataFrame, rules: Rules, runs: str | None) -> list[str]:
-    notes = [f"judged by {rules.source}, SHA-256 {rules.digest[:12]}; intervals at {rules.level:.0%}"]
+    notes = [*rules_notes(rules.source, rules.digest, rules.level)]
     if (seen["how"] == "planes drawn").any() and runs is None:
         notes.append("intervals of isotropy are bands over planes drawn: they say nothing of other text or trainings")
     if len(seen) and seen["phase"].isna().all():

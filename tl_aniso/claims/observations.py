@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tl_aniso.claims.alike import refuse_unlike_runs
 from tl_aniso.claims.rules import Rules
 from tl_aniso.errors import TlAnisoError
 
-__all__ = ["NORMAL", "observations"]
+__all__ = ["NORMAL", "lacking_of", "observations"]
 
 NORMAL = "normal"
 
@@ -71,24 +72,51 @@ def observations(frame: Any, rules: Rules, runs: str | None) -> pd.DataFrame:
     interval is over.
 
     Raises:
-        TlAnisoError: no frame of results, an unknown phase, several measurements of one place.
+        TlAnisoError: no frame of results, an unknown phase, several measurements of one place, runs of different
+            architectures.
     """
     rows = _checked(frame, runs)
     rows = rows[rows["measure"].isin((*_ENERGY, *_ISOTROPY))]
+    rows = rows[~_untrained(rows, rules) & _at_sites(rows, rules)]
+    _refuse_several(rows)
+    refuse_unlike_runs(rows)
+    found = pd.concat([_energy(rows), _isotropy(rows, rules.level)], ignore_index=True)
+    _refuse_copies(found)
+    known = {quantity: (NORMAL, *names) for quantity, names in rules.controls.items()}
+    # As an array: of no rows a bare list would choose no columns.
+    enters = np.array([c in known[q] for q, c in zip(found["quantity"], found["control"], strict=True)], dtype=bool)
+    return found[enters].reset_index(drop=True)
+
+
+def lacking_of(frame: pd.DataFrame, rules: Rules) -> dict[tuple[str, str, str], str]:
+    """Why nothing of a (quantity, gradient, model) enters although it was measured, for those that may lack it."""
+    found: dict[tuple[str, str, str], str] = {}
+    for quantity, measures in (("energy", _ENERGY), ("isotropy", _ISOTROPY)):
+        rows = frame[frame["measure"].isin(measures)]
+        untrained, enter = _untrained(rows, rules), _at_sites(rows, rules)
+        at = [rows["gradient"], rows["model"]]
+        for (gradient, model), places in pd.Series(enter, index=rows.index).groupby(at, sort=False):
+            key = (quantity, str(gradient), str(model))
+            if not places.any():
+                endings = ", ".join(rules.sites.get(str(gradient), ()))
+                found[key] = f"of the sites that enter ({endings or 'none'}, of blocks) none was measured"
+            elif untrained[places[places].index].all():
+                found[key] = f"step {rules.after_step:g} alone was measured, which is initialisation and does not count"
+    return found
+
+
+def _untrained(rows: pd.DataFrame, rules: Rules) -> "pd.Series[bool]":
     step = rows["step"].astype("float64")
-    rows = rows[step.isna() | (step > rules.after_step)]
+    return step.notna() & (step <= rules.after_step)
+
+
+def _at_sites(rows: pd.DataFrame, rules: Rules) -> np.ndarray:
+    """Whether a row is of a site that enters."""
     wanted = [
         isinstance(site, str) and site.startswith("blocks.") and site.endswith(tuple(f".{e}" for e in endings))
         for site, endings in zip(rows["site"], (rules.sites.get(kind, ()) for kind in rows["gradient"]), strict=True)
     ]
-    rows = rows[np.array(wanted, dtype=bool)]
-    _refuse_several(rows)
-    found = pd.concat([_energy(rows), _isotropy(rows, rules.level)], ignore_index=True)
-    _refuse_copies(found)
-    known = {quantity: (NORMAL, *names) for quantity, names in rules.controls.items()}
-    return found[[c in known[q] for q, c in zip(found["quantity"], found["control"], strict=True)]].reset_index(
-        drop=True
-    )
+    return np.array(wanted, dtype=bool)
 
 
 def _checked(frame: Any, runs: str | None) -> pd.DataFrame:

@@ -113,7 +113,8 @@ def _of_phase(run: Cells, phase: str, rules: Rules) -> Cells:
     if keep.sum() < rules.enough.steps:
         if not any(run.phases):
             raise Untestable("no phase is known of any checkpoint, so none is early or late")
-        raise Untestable(f"{keep.sum()} checkpoints are of the phase {phase}, {rules.enough.steps} needed")
+        counted = f"{keep.sum()} checkpoints after step {rules.after_step:g}"  # which is initialisation
+        raise Untestable(f"{counted} are of the phase {phase}, {rules.enough.steps} needed")
     return run.at(keep)
 
 

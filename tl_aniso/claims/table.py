@@ -7,12 +7,56 @@ import pandas as pd
 
 from tl_aniso.errors import TlAnisoError
 
-__all__ = ["COLUMNS", "CONTROL_COLUMNS", "ClaimsTable"]
+__all__ = ["COLUMNS", "CONTROL_COLUMNS", "ClaimsTable", "counted", "reader_notes", "rules_notes", "scale_words"]
 
 _WHERE = ("claim", "quantity", "model", "gradient")
 _NUMBERS = ("part", "control", "effect", "ci_low", "ci_high", "threshold", "scale", "interval", "n", "share")
 COLUMNS = (*_WHERE, "kind", "verdict", *_NUMBERS, "p_value", "p_holm", "reason")
 CONTROL_COLUMNS = (*_WHERE, *_NUMBERS, "p_value", "passes", "decisive", "reason")
+_RULES = "judged by "
+_SHORT = ("as stated", "effect", "scale", "beyond controls", "control", "its effect", "its scale")
+_SCALES = {"difference": "difference of IsoScore*", "correlation": "correlation with layer"}
+# What `n` counts: ends of intervals over documents, planes drawn or types are averaged over sites.
+_COUNTED = {
+    **dict.fromkeys(("documents", "planes drawn", "types"), "site"),
+    "documents, paired": "pair",
+    "count of models": "model",
+}
+
+
+def scale_words(scale: object) -> str:
+    """What an effect is, for a reader; the scales of `judge_geometry` are said in words already.
+
+    Example:
+        >>> scale_words("difference"), scale_words("slope"), scale_words(None)
+        ('difference of IsoScore*', 'slope', '')
+    """
+    return _SCALES.get(scale, scale) if isinstance(scale, str) else ""
+
+
+def counted(interval: object, n: float) -> str:
+    """What an interval is over, and how many of what stand behind the number: never a sample size of documents.
+
+    Example:
+        >>> counted("documents", 21), counted("runs", 3), counted("documents, paired", 1), counted("", 1)
+        ('documents; mean of 21 sites', '3 runs', 'documents, paired; mean of 1 pair', '')
+    """
+    if not isinstance(interval, str) or not interval:
+        return ""
+    if interval not in _COUNTED:  # runs, models, layers: these themselves are counted
+        return f"{n:.0f} {interval}"
+    of = f"{n:.0f} {_COUNTED[interval]}{'' if n == 1 else 's'}"
+    return of if interval == "count of models" else f"{interval}; mean of {of}"
+
+
+def rules_notes(source: str, digest: str, level: float) -> tuple[str, ...]:
+    """By which rules a table was judged, and at which level."""
+    return f"{_RULES}{source}, SHA-256 {digest[:12]}", f"intervals at {level:.0%}"
+
+
+def reader_notes(table: "ClaimsTable") -> tuple[str, ...]:
+    """The notes without the rules, for whoever cites these in full."""
+    return tuple(note for note in table.notes if not note.startswith(_RULES))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,7 +75,8 @@ class ClaimsTable:
       widest margin, or, of a claim that holds, the one that comes nearest to failing.
     * ``effect``, ``ci_low``, ``ci_high``, ``threshold``, on ``scale``: "ratio" (R, excess, or their ratios),
       "difference" (of IsoScore*), "correlation" (with depth), "share of models", or what `judge_geometry` writes out.
-    * ``interval``: over what; ``n``: over how many of these (sites, where it is over documents).
+    * ``interval``: over what; ``n``: over how many runs, models or layers; of intervals over documents, planes drawn or
+      types the number of sites that are averaged, of paired ones that of pairs.
     * ``share``: the E behind an energy, since R says little without it; a difference of E behind a difference.
     * ``p_value``, ``p_holm``: where an interval over runs, models or layers gives one; Holm over models.
     * ``reason``: the verdict in words.
@@ -81,14 +126,16 @@ class ClaimsTable:
         keys = list(_WHERE)
         kinds = {kind: rows.set_index(keys) for kind, rows in self._frame.groupby("kind", sort=False)}
         if not kinds:
-            return pd.DataFrame(columns=[*keys, "as stated", "effect", "beyond controls", "control", "its effect"])
+            return pd.DataFrame(columns=[*keys, *_SHORT])
         stated, beyond = kinds["as_stated"], kinds["beyond_controls"]
         table = pd.DataFrame(index=stated.index)
         table["as stated"] = stated["verdict"]
         table["effect"] = _with_ends(stated)
+        table["scale"] = stated["scale"].map(scale_words)
         table["beyond controls"] = beyond["verdict"]
         table["control"] = beyond["control"].fillna("")
         table["its effect"] = _with_ends(beyond)
+        table["its scale"] = beyond["scale"].map(scale_words)
         return table.reset_index()
 
     def summary(self) -> str:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pandas as pd
 
 from tl_aniso.claims import ClaimsTable
+from tl_aniso.claims.table import reader_notes
 from tl_aniso.commands.output import print_table, print_text, short_names
 from tl_aniso.commands.usage import UsageError
 from tl_aniso.errors import TlAnisoError, TlAnisoWarning
@@ -19,9 +20,12 @@ from tl_aniso.study.claims import citation
 from tl_aniso.study.config import read_config
 from tl_aniso.study.estimate import flops_per_second
 from tl_aniso.study.outline import ModelOutline, Outline, outline
+from tl_aniso.study.pages import marked, write_pages
 from tl_aniso.study.run import PLAN, RESULTS
+from tl_aniso.study.table import read_table
+from tl_aniso.study.trainings import refuse_unlike_trainings
 
-__all__ = ["plan_command", "print_claims", "print_outline", "report_command", "study_command"]
+__all__ = ["plan_command", "print_claims", "print_faults", "print_outline", "report_command", "study_command"]
 
 
 def study_command(options: argparse.Namespace) -> None:
@@ -37,6 +41,7 @@ def study_command(options: argparse.Namespace) -> None:
         if ((rows["gradient"] == "weight") & (rows["measure"] == "r_energy")).any():
             table = energy_by_step(rows, gradient="weight", group=_group(rows))
             print_table(short_names(table, "R"), f"{model}: R by step, weight gradients of the {_group(rows)}")
+    print_faults(frame)
     _claims_if_any(study)
     print(f"\n{study.out / RESULTS}: {len(frame)} rows; {page} ({time.monotonic() - began:.0f} s)")
 
@@ -60,7 +65,9 @@ def _executor(options: argparse.Namespace) -> Executor:
 def plan_command(options: argparse.Namespace) -> None:
     """Print checkpoints, downloads, memory and time of each model; with --out, write plan.json."""
     config = read_config(options.config)
-    print_outline(outline(config), str(options.config))
+    found = outline(config)
+    refuse_unlike_trainings(found.models, config)
+    print_outline(found, str(options.config))
     if options.out is not None:
         plan = Study(config, options.out).plan()
         print(f"\n{options.out / PLAN}: {len(plan.captures())} captures with their keys")
@@ -96,14 +103,14 @@ def print_claims(claims: ClaimsTable) -> None:
         table = claims.table()
         rows = table[table["claim"] == name].drop(columns="claim")
         print_table(rows, f"{name}: {statement}")
-    print_text("\n".join(f"* {note}" for note in (*claims.notes, f"rules: {citation(claims)}")))
+    print_text("\n".join(f"* {note}" for note in (*reader_notes(claims), f"rules: {citation(claims)}")))
 
 
 def report_command(options: argparse.Namespace) -> None:
     """Write the pages of a study that was run."""
-    from tl_aniso.study.pages import write_pages
-
-    print(write_pages(options.directory))
+    page = write_pages(options.directory, options.rank)
+    print_faults(read_table(options.directory / RESULTS))
+    print(page)
 
 
 def _row(found: Outline, model: ModelOutline, n_tokens: int, rate: float) -> dict[str, object]:
@@ -130,10 +137,17 @@ def _download(model: ModelOutline) -> str:
     return f"<= {_size(len(model.chosen) * 4 * size.n_parameters)}"
 
 
+def print_faults(frame: pd.DataFrame) -> None:
+    """Checkpoints whose weights, or some of them, are another's: what the page says of them."""
+    for model in dict.fromkeys(frame["model"]):
+        for fault in marked(frame, model):
+            print_text(f"* {model}: {fault}")
+
+
 def _claims_if_any(study: Study) -> None:
     try:
         print_claims(study.claims)
-    except TlAnisoError as error:  # several ranks, say
+    except TlAnisoError as error:  # trainings of different models, say
         say(f"tl-aniso: the claims were not judged: {error}")
 
 

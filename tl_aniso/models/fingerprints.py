@@ -207,7 +207,11 @@ def _equal(members: Sequence[int], names: Sequence[str]) -> list[Equal]:
     pairs = []
     if len(final) == 2:
         pairs.append(Equal(names[final[1]], names[final[0]], PUBLISHED_TWICE, expected=True))
-    if final and early and early != [final[0] - 1]:
+    # Equal from step 0 on up to the last, training has moved nothing that was compared (step 1 of a first rate of 0,
+    # say): then it is step 0 that they hold, and not the final weights that stand under step 0.
+    first = steps[members[0]]
+    unmoved = bool(final) and early == list(range(final[0])) and first is not None and first.step == 0
+    if final and early and not unmoved:
         return pairs + [Equal(names[i], names[final[0]], FINAL_UNDER_EARLY, expected=False) for i in early]
     kept, *others = early + final[:1]
     for i in others:

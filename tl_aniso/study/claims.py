@@ -1,6 +1,8 @@
 """What a study says of the paper's claims: its table without doubled points, held against the rules."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -15,7 +17,9 @@ from tl_aniso.claims import (
     load_geometry_rules,
     load_rules,
 )
+from tl_aniso.claims.alike import unlike
 from tl_aniso.controls.names import LATE_FITTED
+from tl_aniso.errors import TlAnisoError
 
 __all__ = ["citation", "claims_of", "geometry_claims_of", "late_fitted_table", "points"]
 
@@ -41,22 +45,53 @@ def claims_of(
     *,
     rules: Rules | None = None,
     differences: Sequence[Paired] = (),
+    rank: int | None = None,
 ) -> ClaimsTable:
     """Both verdicts on each claim, from a study's table.
+
+    Of a model that was measured at several ranks one is judged: `rank`, or the smallest; a note says which.
 
     Args:
         frame: of a study.
         trainings: name -> models that are trainings of it by several seeds; intervals are then over these.
         rules: those of the library by default.
         differences: early less late, for models of one training.
+        rank: which of several ranks; one that was measured.
 
     Raises:
-        TlAnisoError: several ranks; see `tl_aniso.claims.judge`.
+        TlAnisoError: a rank that was not measured, trainings that are none of one model; see `tl_aniso.claims.judge`.
     """
-    rows = points(frame)
-    if not trainings:
-        return judge(rows, rules, differences=differences)
-    return judge(_as_trainings(rows, trainings), rules, differences=differences, runs=TRAINING)
+    rows, note = _at_rank(points(frame), rank)
+    if note:
+        kept = set(rows["rank"].dropna())
+        differences = [replace(pair, difference=_of_ranks(pair.frame, kept)) for pair in differences]
+    if trainings:
+        found = judge(_as_trainings(rows, trainings), rules, differences=differences, runs=TRAINING)
+    else:
+        found = judge(rows, rules, differences=differences)
+    return replace(found, notes=(*found.notes, *note))
+
+
+def _at_rank(rows: pd.DataFrame, rank: int | None) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """One rank of every model, and a note where there were several."""
+    ranks = {model: sorted({int(k) for k in of.dropna()}) for model, of in rows.groupby("model", sort=False)["rank"]}
+    lacking = [model for model, known in ranks.items() if rank is not None and known and rank not in known]
+    if lacking:
+        known = ", ".join(map(str, ranks[lacking[0]]))
+        raise TlAnisoError(f"{lacking[0]} was not measured at rank {rank}; known are {known}")
+    several = {model: known for model, known in ranks.items() if len(known) > 1}
+    if not several:
+        return rows, ()
+    chosen = {model: known[0] if rank is None else rank for model, known in several.items()}
+    keep = rows["rank"].isna() | (rows["rank"] == rows["model"].map(chosen).fillna(rows["rank"]))
+    every = ", ".join(map(str, sorted({k for known in several.values() for k in known})))
+    at = ", ".join(map(str, sorted(set(chosen.values()))))
+    note = f"several ranks were measured ({every}); claims are judged at rank {at}"
+    return rows[keep].reset_index(drop=True), (f"{note}. Another: tl-aniso report DIR --rank K, Study.claims_at(K)",)
+
+
+def _of_ranks(frame: pd.DataFrame, ranks: Collection[float]) -> pd.DataFrame:
+    return frame[frame["rank"].isna() | frame["rank"].isin(list(ranks))] if "rank" in frame else frame
 
 
 def geometry_claims_of(
@@ -64,6 +99,7 @@ def geometry_claims_of(
     trainings: Mapping[str, Sequence[str]] | None = None,
     *,
     rules: GeometryRules | None = None,
+    models: Sequence[str] = (),
 ) -> ClaimsTable:
     """Both verdicts on each claim about frequency and local geometry, from a study's ``geometry.parquet``.
 
@@ -71,17 +107,31 @@ def geometry_claims_of(
         frame: of a study.
         trainings: as for `claims_of`.
         rules: those of the library by default.
+        models: of the study; one without rows has verdicts, too.
 
     Raises:
         TlAnisoError: see `tl_aniso.claims.judge_geometry`.
     """
     if not trainings:
-        return judge_geometry(frame, rules)
-    return judge_geometry(_as_trainings(frame, trainings), rules, runs=TRAINING)
+        return judge_geometry(frame, rules, models=models)
+    names = {member: name for name, members in trainings.items() for member in members}
+    named = [names.get(model, model) for model in models]
+    return judge_geometry(_as_trainings(frame, trainings), rules, runs=TRAINING, models=named)
 
 
 def _as_trainings(rows: pd.DataFrame, trainings: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Models by the name of what they are trainings of, numbered."""
+    """Models by the name of what they are trainings of, numbered.
+
+    Raises:
+        TlAnisoError: members that differ in family, objective, width or sites.
+    """
+    for name, members in trainings.items():
+        for one, other in pairwise(members):
+            what = unlike(rows[rows["model"] == one], rows[rows["model"] == other])
+            if what:
+                raise TlAnisoError(
+                    f"trainings: {name}: {one} and {other} are no trainings of one architecture: they differ in {what}"
+                )
     names = {member: name for name, members in trainings.items() for member in members}
     numbers = {member: str(place) for members in trainings.values() for place, member in enumerate(members)}
     return rows.assign(

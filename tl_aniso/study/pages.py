@@ -20,34 +20,44 @@ from tl_aniso.viz.report import write_page
 from tl_aniso.viz.study_page import ModelPart, PageFragment, study_report
 from tl_aniso.viz.token_views import TokenPart, fitted_sections, token_sections
 
-__all__ = ["REPORT", "judged", "write_pages"]
+__all__ = ["REPORT", "judged", "marked", "write_pages"]
 
 REPORT = "report.html"
 # Larger pages open slowly; single tokens give way to the numbers of the table.
 _MOST_BYTES = 15_000_000
 
 
-def judged(directory: Path) -> ClaimsTable:
+def judged(directory: Path, rank: int | None = None) -> ClaimsTable:
     """Verdicts on the claims from the finished study in a directory.
 
+    Args:
+        directory: of the study.
+        rank: which of several; by default the smallest, and a note says so.
+
     Raises:
-        TlAnisoError: it holds no finished study, or one of several ranks.
+        TlAnisoError: it holds no finished study, or no such rank.
     """
     frame, _ = _read(directory)
-    return _judged(directory, frame, _plan(directory))
+    return _judged(directory, frame, _plan(directory), rank)
 
 
-def write_pages(directory: Path) -> Path:
+def write_pages(directory: Path, rank: int | None = None) -> Path:
     """Write the page of the study in `directory`, ``report.html``; returns its path.
 
+    Args:
+        directory: of the study.
+        rank: of several, the one at which claims are judged.
+
     Raises:
-        TlAnisoError: it holds no finished study.
+        TlAnisoError: it holds no finished study, or no such rank.
     """
     frame, facts = _read(directory)
     plan = _plan(directory)
     try:
-        claims: ClaimsTable | str = _judged(directory, frame, plan)
-    except TlAnisoError as error:  # several ranks, say: the figures are there all the same
+        claims: ClaimsTable | str = _judged(directory, frame, plan, rank)
+    except TlAnisoError as error:  # no geometry, say: the figures are there all the same
+        if rank is not None:
+            raise
         claims = f"The claims were not judged: {error}"
     parts, lost = _tokens(directory, plan)
     views: list[PageFragment] = list(token_sections(parts, lost)) if parts or lost else []
@@ -73,7 +83,7 @@ def _page(
             ModelPart(
                 model,
                 rows[rows["model"] == model],
-                marked=_marked(frame, model),
+                marked=marked(frame, model),
                 notes=facts.get("notes", {}).get(model, ()),
                 provenance=_provenance(plan, model, facts),
             )
@@ -122,7 +132,7 @@ def _read(directory: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     return read_table(results), notes_of(results)
 
 
-def _judged(directory: Path, frame: pd.DataFrame, plan: dict[str, Any]) -> ClaimsTable:
+def _judged(directory: Path, frame: pd.DataFrame, plan: dict[str, Any], rank: int | None) -> ClaimsTable:
     differences: list[Paired] = []
     names = {member: name for name, members in plan["config"]["trainings"] for member in members}
     for model in plan["models"]:
@@ -130,18 +140,24 @@ def _judged(directory: Path, frame: pd.DataFrame, plan: dict[str, Any]) -> Claim
             place = Store(directory).path("frames", model["differences"])
             differences += read_differences(place, names.get(model["name"], model["name"]))
     trainings = dict(plan["config"]["trainings"])
-    found = claims_of(frame, trainings, differences=differences)
+    found = claims_of(frame, trainings, differences=differences, rank=rank)
     if not plan["config"].get("geometry"):
         return found
     if not (directory / GEOMETRY).is_file():
         raise TlAnisoError(f"{directory} holds no {GEOMETRY}; run the study again")
-    return found.joined(geometry_claims_of(read_table(directory / GEOMETRY), trainings))
+    return found.joined(
+        geometry_claims_of(read_table(directory / GEOMETRY), trainings, models=list(frame["model"].unique()))
+    )
 
 
-def _marked(frame: pd.DataFrame, model: str) -> list[str]:
+def marked(frame: pd.DataFrame, model: str) -> list[str]:
     """What is wrong with checkpoints of a model, in a line each."""
     rows = frame[frame["model"] == model].drop_duplicates("revision")
-    equal = [f"{r['revision']} has the weights of {r['duplicate_of']}" for _, r in rows.iterrows() if r["duplicate_of"]]
+    equal = [
+        f"{r['revision']} has the weights of {r['duplicate_of']}, and is no point of figures or claims"
+        for _, r in rows.iterrows()
+        if r["duplicate_of"]
+    ]
     mixed = [
         f"{r['revision']} holds tensors of {r['mixed_with']}"
         for _, r in rows.iterrows()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from tl_aniso.checks import as_path
+from tl_aniso.checks import as_integer, as_path
 from tl_aniso.claims import ClaimsTable
 from tl_aniso.errors import ConfigError, TlAnisoError
 from tl_aniso.models import Downloads
@@ -19,6 +19,7 @@ from tl_aniso.study.plan import StudyPlan
 from tl_aniso.study.run import PLAN, RESULTS, freeze_text, run_plan, write_plan
 from tl_aniso.study.store import Store
 from tl_aniso.study.table import read_table
+from tl_aniso.study.trainings import refuse_unlike_trainings
 
 __all__ = ["Study"]
 
@@ -85,11 +86,13 @@ class Study:
         """The checkpoints, their phases and what they take; nothing is loaded or written.
 
         Raises:
-            ConfigError: models or checkpoints that there are not.
+            ConfigError: models or checkpoints that there are not; trainings of different architectures.
         """
         # The ledger lets a later run of the study forget what an earlier one downloaded.
         downloads = Downloads(keep=self.config.keep_last, ledger=self.out / "downloads.json")
-        return outline(self.config, self._sources, downloads)
+        found = outline(self.config, self._sources, downloads)
+        refuse_unlike_trainings(found.models, self.config)
+        return found
 
     def plan(self) -> StudyPlan:
         """Freeze the text and write ``plan.json``: every capture with its key.
@@ -137,18 +140,31 @@ class Study:
     def claims(self) -> ClaimsTable:
         """Verdicts on the paper's claims, as stated and beyond every control that was measured (``docs/claims.md``).
 
-        Raises:
-            TlAnisoError: there are no results, or several ranks.
-        """
-        return judged(self.out)
-
-    def report(self) -> Path:
-        """Write ``report.html``: claims, figures, a reading of each model, methods, in one file; returns its path.
+        Of several ranks the smallest is judged, and a note says so; `claims_at` judges another.
 
         Raises:
             TlAnisoError: there are no results.
         """
-        return write_pages(self.out)
+        return judged(self.out)
+
+    def claims_at(self, rank: int) -> ClaimsTable:
+        """The same at one of several ranks.
+
+        Raises:
+            TlAnisoError: there are no results, or none of this rank.
+        """
+        return judged(self.out, as_integer("rank", rank, least=1))
+
+    def report(self, rank: int | None = None) -> Path:
+        """Write ``report.html``: claims, figures, a reading of each model, methods, in one file; returns its path.
+
+        Args:
+            rank: of several, the one at which claims are judged.
+
+        Raises:
+            TlAnisoError: there are no results, or none of this rank.
+        """
+        return write_pages(self.out, None if rank is None else as_integer("rank", rank, least=1))
 
     def _store(self) -> Store:
         if self.out.exists():

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from tl_aniso.claims import ClaimsTable
+from tl_aniso.claims.table import counted, scale_words
 from tl_aniso.viz.forest import Axis, Mark, axis_of
 from tl_aniso.viz.style import control_name
 
@@ -86,7 +87,7 @@ def _axes(rows: pd.DataFrame) -> dict[str, Axis]:
     found = {}
     for scale, part in rows.dropna(subset=["scale"]).groupby("scale", sort=False):
         values = part[["effect", "ci_low", "ci_high", "threshold"]].to_numpy(dtype=float).ravel()
-        axis = axis_of(_SCALES.get(scale, scale), values, is_log=scale == "ratio")
+        axis = axis_of(scale_words(scale), values, is_log=scale == "ratio")
         if axis is not None:
             found[scale] = axis
     return found
@@ -130,15 +131,14 @@ def _about(effect: str, quantity: str, gradients: str) -> str:
 
 # Of these the share beside an energy is a difference of E; of the others it is E itself.
 _DIFFERENCES = ("falls", "tokens", "progress")
-_SCALES = {"ratio": "ratio", "difference": "difference of IsoScore*", "correlation": "correlation with layer"}
 
 
 def _small(row: Any) -> str:
     """What the effect is, and the E behind it."""
-    parts = [_SCALES.get(str(row["scale"]), str(row["scale"] or ""))]
+    parts = [scale_words(row["scale"])]
     if not pd.isna(row["share"]):
         parts.append(f"{'difference of E' if row['part'] in _DIFFERENCES else 'E'} {_number(row['share'])}")
-    return "; ".join(part for part in parts if part and part != "nan")
+    return "; ".join(part for part in parts if part)
 
 
 def _test(row: Any, axes: dict[str, Axis]) -> ClaimTest:
@@ -149,7 +149,7 @@ def _test(row: Any, axes: dict[str, Axis]) -> ClaimTest:
         control="the effect itself" if row["control"] == "none" else control_name(str(row["control"])),
         effect=_with_ends(row),
         threshold=_number(row["threshold"]),
-        interval=f"{row['interval']}, n = {row['n']:.0f}" if row["interval"] else "",
+        interval=counted(row["interval"], row["n"]),
         outcome=outcome,
         reason=str(row["reason"] or ("" if row["decisive"] else "not decisive")),
         is_effect=row["control"] in ("normal", "none"),
