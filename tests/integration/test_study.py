@@ -224,7 +224,7 @@ def test_checkpoints_of_equal_weights_share_their_captures(place, config, tmp_pa
     given = {**config, **SMALL, "models": [{"name": "tiny", "source": str(tmp_path / "models")}]}
     executor = Counting()
     frame = Study(given, tmp_path / "out", executor=executor, progress=False).run()
-    assert len(executor.done) == 4  # a fitting capture, planes, a measured capture, rows
+    assert len(executor.done) == 5  # a fitting capture, planes, a measured capture, token views, rows
     first, second = (frame[frame["step"] == step].reset_index(drop=True) for step in (0, 10))
     assert (set(first["duplicate_of"]), set(second["duplicate_of"])) == ({""}, {"step0"})
     labels = ["step", "revision", "phase", "duplicate_of"]

@@ -168,11 +168,13 @@ def test_sizes_of_a_plan_by_hand():
     assert size.fit_bytes == 12 * 64 * 64 * 8
     # Activations 3; their gradients, with those of permuted labels, 6; matrices: 6 a block and 2, both gradients, 28.
     assert size.measure_bytes == (3 + 6 + 28) * 64 * 64 * 8
-    assert (len(model.early), len(model.late), found.n_captures(model)) == (2, 1, 6)
+    assert (len(model.early), len(model.late), found.n_captures(model)) == (2, 1, 8)
     assert found.disk(model) == 3 * size.fit_bytes + 3 * size.measure_bytes
     assert found.memory(model) == size.running_bytes + size.measure_bytes
     half = 50 * (3 * size.fit_flops + 3 * size.measure_flops)
-    assert found.seconds(model, 100, 1.0) == pytest.approx(half)
+    # Single tokens at two checkpoints: forward and backward for both labels, and forward again.
+    tokens = 2 * 50 * (2 * 6 + 2) * size.n_parameters
+    assert found.seconds(model, 100, 1.0) == pytest.approx(half + tokens)
 
 
 def test_geometry_is_asked_for_or_not():

@@ -109,6 +109,8 @@ class StudyConfig:
         trainings: (name, models): models that are trainings of one architecture by several seeds, judged as one.
         geometry: what is asked about frequency and local geometry, in a pass of its own over each checkpoint; None for
             nothing.
+        token_views: whether single tokens are looked at: a few documents of half B in the early planes, at the last
+            early checkpoint and at the last.
     """
 
     models: tuple[ModelEntry, ...]
@@ -136,6 +138,7 @@ class StudyConfig:
     listings: str | None = None
     trainings: tuple[tuple[str, tuple[str, ...]], ...] = ()
     geometry: Geometry | None = None
+    token_views: bool = True
 
     @property
     def all_controls(self) -> tuple[str, ...]:
@@ -338,6 +341,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "n_shards": lambda value: as_integer("it", value, least=1, most=1024),
     "n_controls": lambda value: as_integer("it", value, least=0),
     "late_fitted": flag,
+    "token_views": flag,
     "keep_last": optional(count),
     "n_tokens": optional(count),
     "listings": optional(string),

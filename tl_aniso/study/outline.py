@@ -14,6 +14,7 @@ from tl_aniso.study.estimate import Estimate, estimate, layout_of
 from tl_aniso.study.geometry_sites import geometry_places
 from tl_aniso.study.phases import Chosen, choose
 from tl_aniso.study.published import PublishedCheckpoints
+from tl_aniso.study.tokens import N_CONTEXT_TOKENS, N_TOKENS, token_places
 from tl_aniso.study.usable import check_texts, check_with_layout
 
 __all__ = ["ModelOutline", "Outline", "find_source", "outline"]
@@ -66,8 +67,9 @@ class Outline:
     models: tuple[ModelOutline, ...]
 
     def n_captures(self, model: ModelOutline) -> int:
-        """Forward captures of what planes are fitted on, a measured one of each checkpoint, and a pass for geometry."""
+        """Forward captures for planes, a measured one of each checkpoint, passes over geometry and over tokens."""
         measured = len(model.chosen) + len(geometry_places(model.chosen, self.config))
+        measured += len(token_places(model.chosen, self.config))
         return self._fitted(model) + measured + (UNTRAINED in self.config.all_controls)
 
     def memory(self, model: ModelOutline) -> int | None:
@@ -99,7 +101,10 @@ class Outline:
         geometry = len(geometry_places(model.chosen, self.config)) * found.geometry_flops
         asked = self.config.geometry
         own = n_tokens if asked is None or asked.n_tokens is None else asked.n_tokens
-        return (n_tokens / 2 * work + own * geometry) / rate  # a pass reads one half, those of geometry both
+        # Forward and backward for true and for shuffled labels; forward alone for contexts.
+        each = 2 * 6 * min(N_TOKENS, n_tokens / 2) + 2 * min(N_CONTEXT_TOKENS, n_tokens / 2)
+        tokens = len(token_places(model.chosen, self.config)) * found.n_parameters * each
+        return (n_tokens / 2 * work + own * geometry + tokens) / rate  # a pass reads one half, those of geometry both
 
     def _fitted(self, model: ModelOutline) -> int:
         return len(model.early) + (len(model.late) if self.config.late_fitted else 0)

@@ -1,6 +1,7 @@
 """The page of a finished study: claims with every control beside them, figures, a reading of each model."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ from tl_aniso.study.geometry import GEOMETRY
 from tl_aniso.study.run import PLAN, RESULTS
 from tl_aniso.study.store import Store
 from tl_aniso.study.table import notes_of, read_table
+from tl_aniso.study.tokens import TOKENS, read_tokens
 from tl_aniso.viz.report import write_page
-from tl_aniso.viz.study_page import ModelPart, study_report
+from tl_aniso.viz.study_page import ModelPart, PageFragment, study_report
+from tl_aniso.viz.token_views import TokenPart, fitted_sections, token_sections
 
 __all__ = ["REPORT", "judged", "marked", "write_pages"]
 
 REPORT = "report.html"
+# Larger pages open slowly; single tokens give way to the numbers of the table.
+_MOST_BYTES = 15_000_000
 
 
 def judged(directory: Path, rank: int | None = None) -> ClaimsTable:
@@ -47,14 +52,7 @@ def write_pages(directory: Path, rank: int | None = None) -> Path:
     Raises:
         TlAnisoError: it holds no finished study, or no such rank, or its page cannot be written.
     """
-    page = _page(directory, *_read(directory), rank)
-    try:
-        return write_page(directory / REPORT, page)
-    except OSError as error:
-        raise TlAnisoError(f"cannot write {directory / REPORT}: {error.strerror}") from error
-
-
-def _page(directory: Path, frame: pd.DataFrame, facts: dict[str, Any], rank: int | None) -> str:
+    frame, facts = _read(directory)
     plan = _plan(directory)
     try:
         claims: ClaimsTable | str = _judged(directory, frame, plan, rank)
@@ -62,6 +60,34 @@ def _page(directory: Path, frame: pd.DataFrame, facts: dict[str, Any], rank: int
         if rank is not None:
             raise
         claims = f"The claims were not judged: {error}"
+    try:
+        return write_page(directory / REPORT, _fitting_page(frame, facts, plan, claims, directory))
+    except OSError as error:
+        raise TlAnisoError(f"cannot write {directory / REPORT}: {error.strerror}") from error
+
+
+def _fitting_page(
+    frame: pd.DataFrame, facts: dict[str, Any], plan: dict[str, Any], claims: ClaimsTable | str, directory: Path
+) -> str:
+    """The page with as many token views as its size allows."""
+    parts, lost = _tokens(directory, plan)
+    views: list[PageFragment] = list(token_sections(parts, lost)) if parts or lost else []
+    page = _page(frame, facts, plan, claims, directory, views)
+    spare = _MOST_BYTES - len(page.encode("utf-8", "backslashreplace"))
+    if spare < 0 and parts:
+        views = list(fitted_sections(parts, lost, over=-spare))
+        page = _page(frame, facts, plan, claims, directory, views)
+    return page
+
+
+def _page(
+    frame: pd.DataFrame,
+    facts: dict[str, Any],
+    plan: dict[str, Any],
+    claims: ClaimsTable | str,
+    directory: Path,
+    views: Sequence[PageFragment],
+) -> str:
     rows = points(frame)
     return study_report(
         [
@@ -83,7 +109,25 @@ def _page(directory: Path, frame: pd.DataFrame, facts: dict[str, Any], rank: int
             "library": f"tl_aniso {plan['library_version']}",
         },
         geometry=_geometry(directory, plan),
+        token_views=views,
     )
+
+
+def _tokens(directory: Path, plan: dict[str, Any]) -> tuple[list[TokenPart], list[str]]:
+    """Single tokens of every model that the plan has them of, and what could not be read."""
+    store, parts, lost = Store(directory), list[TokenPart](), list[str]()
+    for model in plan["models"]:
+        phases = {one["name"]: one["phase"] for one in model["checkpoints"]}
+        for taken in model.get("tokens", ()):
+            name, phase = taken["checkpoint"], phases[taken["checkpoint"]]
+            place = store.get(TOKENS, taken["key"], f"token views of {model['name']} at {name}")
+            if place is None:
+                lost.append(f"{model['name']} at {name} is not there: run the study again")
+                continue
+            held = read_tokens(place)
+            about = f"{name} ({phase})" if phase else name
+            parts.append(TokenPart(model["name"], about, held.shares, held.top, held.lens, held.n_rows, held.notes))
+    return parts, lost
 
 
 def _geometry(directory: Path, plan: dict[str, Any]) -> pd.DataFrame | None:

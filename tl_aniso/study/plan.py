@@ -14,10 +14,11 @@ from tl_aniso.study.geometry_sites import geometry_places
 from tl_aniso.study.outline import ModelOutline, Outline
 from tl_aniso.study.phases import Chosen
 from tl_aniso.study.store import digest_of
+from tl_aniso.study.tokens import N_CONTEXT_TOKENS, N_TOKENS, token_places
 
 __all__ = ["ModelPlan", "PlannedCapture", "StudyPlan", "plan_of"]
 
-CaptureKind = Literal["fit", "measure", "untrained", "geometry"]
+CaptureKind = Literal["fit", "measure", "untrained", "geometry", "tokens"]
 PLAN_FORMAT = 1
 
 
@@ -33,8 +34,14 @@ class PlannedCapture:
     @property
     def what(self) -> str:
         """For people."""
-        words = {"fit": "fitting capture", "measure": "measured capture", "untrained": "untrained twin"}
-        return f"{words.get(self.kind, 'types and local geometry')} of {self.model} at {self.checkpoint.name}"
+        words = {
+            "fit": "fitting capture",
+            "measure": "measured capture",
+            "untrained": "untrained twin",
+            "geometry": "types and local geometry",
+            "tokens": "token views",
+        }
+        return f"{words[self.kind]} of {self.model} at {self.checkpoint.name}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +58,7 @@ class ModelPlan:
         proxies: key of the planes.
         geometry: passes over frequency and local geometry; empty where they are not asked for.
         geometry_corpus: the text of these, in the model's tokens.
+        tokens: of single tokens; entries of their own, and no captures.
     """
 
     outline: ModelOutline
@@ -62,6 +70,7 @@ class ModelPlan:
     proxies: str
     geometry: tuple[PlannedCapture, ...] = ()
     geometry_corpus: Corpus | None = None
+    tokens: tuple[PlannedCapture, ...] = ()
 
     @property
     def name(self) -> str:
@@ -115,8 +124,8 @@ class StudyPlan:
     models: tuple[ModelPlan, ...]
 
     def captures(self) -> tuple[PlannedCapture, ...]:
-        """Every capture once, in the order in which they are made."""
-        every = (capture for model in self.models for capture in model.captures)
+        """Every pass over a checkpoint once, those over single tokens last."""
+        every = (capture for model in self.models for capture in (*model.captures, *model.tokens))
         return tuple({capture.key: capture for capture in every}.values())
 
     def as_json(self) -> dict[str, Any]:
@@ -185,8 +194,13 @@ def _planned(model: ModelOutline, corpus: Corpus, other: Corpus | None, config: 
     )
     # Its weights are drawn anew, so that any checkpoint gives the same one.
     untrained = made("untrained", model.early[0], rank=rank, **gradients) if UNTRAINED in asked else None
+    amounts = {"n_tokens": N_TOKENS, "n_context_tokens": N_CONTEXT_TOKENS}
+    tokens = tuple(
+        made("tokens", model.chosen[i].checkpoint, proxies=proxies, **amounts, **gradients)
+        for i in token_places(model.chosen, config)
+    )
     if config.geometry is None:
-        return ModelPlan(model, corpus, early, late, measured, untrained, proxies)
+        return ModelPlan(model, corpus, early, late, measured, untrained, proxies, tokens=tokens)
     geometry = config.geometry
     text = corpus if other is None else other
     about = {name: getattr(geometry, name) for name in ("sites", "n_min", "n_types", "n_local")}
@@ -194,12 +208,13 @@ def _planned(model: ModelOutline, corpus: Corpus, other: Corpus | None, config: 
         made("geometry", model.chosen[i].checkpoint, **about, text=text.hash, **gradients)
         for i in geometry_places(model.chosen, config)
     )
-    return ModelPlan(model, corpus, early, late, measured, untrained, proxies, taken, text)
+    return ModelPlan(model, corpus, early, late, measured, untrained, proxies, taken, text, tokens)
 
 
 def _as_json(model: ModelPlan, config: StudyConfig) -> dict[str, Any]:
     found, corpus = model.outline, model.corpus
     halves = {half: len(corpus.half(half)) for half in ("A", "B")}
+    tokens = [{"key": taken.key, "checkpoint": taken.checkpoint.name} for taken in model.tokens]
     return {
         "name": model.name,
         "source": found.entry.source,
@@ -229,6 +244,7 @@ def _as_json(model: ModelPlan, config: StudyConfig) -> dict[str, Any]:
             {"key": capture.key, "kind": capture.kind, "checkpoint": capture.checkpoint.name}
             for capture in model.captures
         ],
+        **({"tokens": tokens} if tokens else {}),
         "proxies": model.proxies,
         "differences": model.differences_key(config),
         "notes": list(found.notes),
@@ -238,8 +254,8 @@ def _as_json(model: ModelPlan, config: StudyConfig) -> dict[str, Any]:
 
 
 def _known(entries: dict[str, Any]) -> dict[str, Any]:
-    """Without what is said of geometry where nobody asked for it, so that plans without it stay as they are."""
-    return {name: value for name, value in entries.items() if value or not name.startswith("geometry")}
+    """Without what is said of geometry and tokens where nobody asked for it: plans without them stay as they were."""
+    return {name: value for name, value in entries.items() if value or not name.startswith(("geometry", "token_views"))}
 
 
 def _counted(names: Sequence[str]) -> dict[str, int]:

@@ -156,7 +156,7 @@ class RayExecutor:
         """
         import ray
 
-        gpus = self._num_gpus if task.kind == "captures" else 0.0
+        gpus = self._num_gpus if task.kind in ("captures", "tokens") else 0.0
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         fit = [node for node in nodes if node.get("CPU", 0) >= self._threads and node.get("GPU", 0) >= gpus]
         if not fit:

@@ -24,6 +24,7 @@ from tl_aniso.study.prints import compared
 from tl_aniso.study.rows import FRAME, answer
 from tl_aniso.study.store import Store, write_atomically
 from tl_aniso.study.table import as_bytes, geometry_bytes, notes_of, read_table
+from tl_aniso.study.tokens import TOKENS, take_tokens
 from tl_aniso.study.work import Subject, fit_planes, take_fitting, take_measured, take_untrained
 
 __all__ = ["PLAN", "RESULTS", "freeze_text", "run_plan", "write_plan"]
@@ -109,13 +110,24 @@ def _make_all(plan: StudyPlan, run: "_Run") -> None:
     run.make("captures for the planes", fitting)
     run.make("planes", [run.planes(model) for model in plan.models])
     twins = [task for model in plan.models if model.untrained for task in run.captures(model, (model.untrained,))]
-    measured = [task for model in plan.models for task in run.captures(model, model.measured)]
+    measured = [task for model in plan.models for task in run.captures(model, _beside(model))]
     run.make("measured captures", [*twins, *measured])
     run.make("rows", [run.rows(model, capture) for model in plan.models for capture in model.measured])
     run.make("early less late", [task for model in plan.models for task in run.differences(model)])
     if plan.config.geometry is not None:
         run.make("types and local geometry", [t for model in plan.models for t in run.captures(model, model.geometry)])
         run.make("frequency", [run.frequency(model) for model in plan.models])
+
+
+def _beside(model: ModelPlan) -> list[PlannedCapture]:
+    """Measured captures, each with the pass over single tokens of its checkpoint behind it.
+
+    So that a download which is not kept for long serves both.
+    """
+    tokens = {taken.checkpoint.key: taken for taken in model.tokens}
+    return [
+        one for taken in model.measured for one in (taken, tokens.pop(taken.checkpoint.key, None)) if one is not None
+    ]
 
 
 class _Run:
@@ -145,7 +157,8 @@ class _Run:
                 corpus = model.geometry_corpus
             subject = Subject(capture.checkpoint, corpus.tokenizer, corpus.half("A"), corpus.half("B"), self._config)
             write = self._taking(model, capture, subject)
-            yield self._task("captures", capture.key, capture.what, write, _memory(model, capture))
+            kind = TOKENS if capture.kind == "tokens" else "captures"
+            yield self._task(kind, capture.key, capture.what, write, _memory(model, capture))
 
     def planes(self, model: ModelPlan) -> Task:
         early, late = ([self._labelled(model, c) for c in part] for part in (model.early, model.late))
@@ -194,7 +207,10 @@ class _Run:
             return partial(take_untrained, subject=subject, rank=rank)
         if capture.kind == "geometry":
             return partial(take_geometry, subject=subject)
-        return partial(take_measured, subject=subject, planes=self._store.path("proxies", model.proxies))
+        planes = self._store.path("proxies", model.proxies)
+        if capture.kind == "tokens":
+            return partial(take_tokens, subject=subject, planes=planes)
+        return partial(take_measured, subject=subject, planes=planes)
 
     def _labelled(self, model: ModelPlan, capture: PlannedCapture) -> tuple[Path, dict[str, Any]]:
         at = capture.checkpoint
@@ -212,7 +228,7 @@ def _memory(model: ModelPlan, capture: PlannedCapture) -> int | None:
         return None
     if capture.kind == "untrained":
         return 2 * size.running_bytes + size.fit_bytes + size.measure_bytes
-    held = {"fit": size.fit_bytes, "geometry": size.geometry_bytes}.get(capture.kind, size.measure_bytes)
+    held = {"fit": size.fit_bytes, "geometry": size.geometry_bytes, "tokens": 0}.get(capture.kind, size.measure_bytes)
     return size.running_bytes + held
 
 

@@ -20,7 +20,7 @@ from tl_aniso.staging import remove_all_abandoned, staging
 
 __all__ = ["KINDS", "PART", "Store", "digest_of", "write_atomically"]
 
-KINDS = ("corpus", "captures", "proxies", "frames")
+KINDS = ("corpus", "captures", "proxies", "frames", "tokens")
 _CHECKSUMS = "checksums.json"
 _LOCK = "study.lock"
 PART = ".part"

@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, cast
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float32, Int64
 
+from tl_aniso.checks import as_path
 from tl_aniso.errors import TlAnisoError
+from tl_aniso.token_views.files import load_shares, save_shares
 
 __all__ = ["QUANTITIES", "ShareSeries", "TokenShares"]
 
@@ -117,6 +121,33 @@ class TokenShares:
     def __len__(self) -> int:
         """Tokens."""
         return len(self.tokens)
+
+    def save(self, path: str | Path) -> Path:
+        """Write all of it to a new directory, as safetensors and JSON, whole or not at all; returns the directory.
+
+        Raises:
+            TlAnisoError: the directory is there already, or cannot be written.
+
+        Example:
+            >>> import tempfile
+            >>> values = {"true": np.array([[0.5, np.nan]], dtype=np.float32)}
+            >>> series = ShareSeries("activation", "hook_resid_pre", ("blocks.0.hook_resid_pre",), (0,), (2,), 8,
+            ...                      values, values, np.zeros((1, 2), dtype=bool))
+            >>> two, no = np.arange(2), np.zeros(2, dtype=bool)
+            >>> shares = TokenShares(("a", "b"), two, two, 0 * two, two, ("ab",), no, no, (series,))
+            >>> TokenShares.load(shares.save(Path(tempfile.mkdtemp()) / "shares")).tokens
+            ('a', 'b')
+        """
+        return save_shares(self, as_path("path", path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote.
+
+        Raises:
+            TlAnisoError: no such directory, another format, or files that were cut or altered.
+        """
+        return cast(Self, load_shares(as_path("path", path)))
 
     @property
     def frame(self) -> pd.DataFrame:

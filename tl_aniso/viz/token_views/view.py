@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
 import numpy as np
 import pandas as pd
 
 from tl_aniso.checks import as_path
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.token_views.shares import TokenShares
+from tl_aniso.viz.html import environment
 from tl_aniso.viz.report import write_page
-from tl_aniso.viz.style import number, visible
+from tl_aniso.viz.style import number
 from tl_aniso.viz.token_views.parts import token_view_parts
 
 __all__ = ["TokenView"]
@@ -47,21 +47,17 @@ class TokenView:
         """
         if not isinstance(title, str):
             raise TlAnisoError(f"title must be a string, got {title!r}")
-        environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(Path(__file__).parent.parent / "templates"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        environment.finalize = lambda value: visible(value) if type(value) is str else value
-        page = environment.get_template("tokens.html").render(
-            title=title.replace("\0", "\u2400"),
-            parts=token_view_parts(self.shares, label=title.replace("\0", "\u2400"), name="tokens"),
-            n_tokens=f"{len(self.shares):,}",
-            objective=self.shares.objective,
-            columns=_COLUMNS,
-            rows=self._rows(),
+        page = (
+            environment()
+            .get_template("tokens.html")
+            .render(
+                title=title.replace("\0", "\u2400"),
+                parts=token_view_parts(self.shares, label=title.replace("\0", "\u2400"), name="tokens"),
+                n_tokens=f"{len(self.shares):,}",
+                objective=self.shares.objective,
+                columns=_COLUMNS,
+                rows=self._rows(),
+            )
         )
         return write_page(as_path("path", path), page)
 
