@@ -116,7 +116,7 @@ class TestC1:
         assert both(table, "C1", model="all")[0] == HOLDS
         table = judge(pd.concat([*frames, energies(constant(5.0), model="m5")]))
         assert both(table, "C1", model="all")[0] == NOT
-        assert "as large as claimed is 0.4 of 5" in row(table, "C1", model="all")["reason"]
+        assert "as large as claimed is 0.4 (2 of 5 models)" in row(table, "C1", model="all")["reason"]
 
     def test_r_is_never_averaged_over_models(self):
         frames = [energies(constant(r), model=f"m{i}") for i, r in enumerate((0.5, 1000.0, 1000.0, 1000.0, 1000.0))]
