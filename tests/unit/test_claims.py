@@ -180,7 +180,7 @@ class TestC3:
         for steps in ((10,), (10, 30), (100,)):
             table = judge(energies(steps=steps))
             assert both(table, "C3") == [OPEN, OPEN]
-            assert "0 checkpoints are of" in row(table, "C3")["reason"]
+            assert "0 checkpoints after step 0 are of" in row(table, "C3")["reason"]
 
     def test_proxies_must_be_frozen(self):
         table = judge(energies(falling(30.0, 10.0), proxy_id=lambda step: "a" if step <= 30 else "b"))
