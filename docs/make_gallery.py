@@ -233,12 +233,12 @@ ENTRIES: dict[str, Entry] = {
     "overlap_heat_map": Entry(
         "When planes stop turning: from there on the map is bright off its diagonal. Random planes of the same rank "
         "would overlap by the number in the title.",
-        "overlap_heat_map(compare_over_steps({step: proxies_of_step, ...}))",
+        "overlap_heat_map(compare_over_steps({0: proxies_at_0, 500: proxies_at_500, 2000: proxies_at_2000}))",
         lambda data: viz.overlap_heat_map(turning(data)),
     ),
     "angles_by_step": Entry(
         "How far planes have turned from those of a reference step, beside the angle to planes drawn at random.",
-        "angles_by_step(compare_over_steps({step: proxies_of_step, ...}))",
+        "angles_by_step(compare_over_steps({0: proxies_at_0, 500: proxies_at_500, 2000: proxies_at_2000}))",
         lambda data: viz.angles_by_step(turning(data)),
     ),
     "frequency_scatter": Entry(

@@ -212,7 +212,7 @@ def test_without_scripts_claims_tables_and_methods_are_there(opened, page_file):
 
 def test_a_page_without_its_numbers_says_so(opened, page_file, tmp_path):
     text = page_file.read_text(encoding="utf-8")
-    broken = re.sub(r'(id="study-numbers">)[^<]+', r"\1AAAA", text)
+    broken = re.sub(r'(id="study-numbers-0">)[^<]+', r"\1AAAA", text)
     page = opened(write_page(tmp_path / "broken.html", broken), wait=None)
     page.wait_for_selector("#figures-fault:not([hidden])")
     assert "could not be drawn" in page.locator("#figures-fault").text_content()

@@ -66,6 +66,14 @@ def test_numbers_are_consistent(found) -> None:
     assert "<table" in found._repr_html_()
 
 
+def test_the_figure_draws_the_values_of_the_table(found) -> None:
+    frame = found.frame
+    shown = frame[(frame["measure"] == "curvature_slope") & (frame["control"] == "none") & (frame["group"] == "all")]
+    drawn = {float(y) for trace in found.plot().data if trace.y is not None for y in trace.y if y is not None}
+    assert len(shown) >= 2
+    assert set(shown.loc[shown["variant"] == "raw", "value"]) <= drawn
+
+
 def test_runs_repeat_and_do_not_depend_on_batches(found) -> None:
     again = local_geometry(tiny_model("llama"), iter(zipf_text()), sites=SITES, batch_size=7, **OPTIONS)
     numbers = ["value", "ci_low", "control_value", "p_value"]

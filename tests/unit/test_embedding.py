@@ -33,10 +33,10 @@ def values_of(embedded, block, rule, arrays):
 def read_back(embedded):
     """(model, gradient, revision, site, rank, measure, control, field) -> value, of all cells that are known."""
     header = json.loads(json.dumps(embedded.header, allow_nan=False))
-    arrays = unpack(header["arrays"], embedded.text)
+    arrays_of = [unpack(m["arrays"], t) for m, t in zip(header["models"], embedded.texts, strict=True)]
     found = {}
     for block in header["blocks"]:
-        model = header["models"][block["model"]]
+        model, arrays = header["models"][block["model"]], arrays_of[block["model"]]
         for measure, controls in block["series"].items():
             for control, fields in controls.items():
                 for field, rule in fields.items():

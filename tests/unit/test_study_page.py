@@ -18,6 +18,7 @@ from tl_aniso.viz.forest import WIDTH, axis_of
 from tl_aniso.viz.geometry_tables import embed_geometry
 from tl_aniso.viz.html import embedded_json
 from tl_aniso.viz.packing import unpack
+from tl_aniso.viz.reading import read_frame
 from tl_aniso.viz.study_page import study_report
 from tl_aniso.viz.style import visible
 
@@ -98,12 +99,22 @@ def test_nothing_is_fetched(page):
 
 def test_numbers_and_plotly_are_there_once(page):
     kept = [attributes.get("id") for attributes, _ in page.scripts]
-    assert kept == ["study-header", "study-numbers", "plotly-source", "geometry-header", "geometry-packed", None]
-    code = page.scripts[-1][1]
+    first = ["study-header", "study-numbers-0", "plotly-source", "geometry-header", "geometry-packed", None]
+    assert kept == [*first, "study-numbers-1"]  # what the first figures do not need stands below the script
+    code = page.scripts[5][1]
     assert code.count("class Numbers") == 1
     assert "{{" not in code
     header = json.loads(page.scripts[0][1])
-    assert len(unpack(header["arrays"], page.scripts[1][1])) == len(header["arrays"])
+    for model, at in zip(header["models"], (1, 6), strict=True):
+        assert len(unpack(model["arrays"], page.scripts[at][1])) == len(model["arrays"]) > 20
+
+
+def test_a_model_is_read_as_read_frame_reads_it(page):
+    frame = study_frame()
+    for name in frame["model"].unique():
+        reading = read_frame(frame[frame["model"] == name].reset_index(drop=True))
+        for finding in reading.findings:
+            assert finding.text in page.text
 
 
 def test_both_verdicts_are_drawn_beside_every_control():

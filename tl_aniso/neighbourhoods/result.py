@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import pandas as pd
 
-from tl_aniso.errors import TlAnisoError
 from tl_aniso.neighbourhoods.frame import to_geometry_frame
 from tl_aniso.results import Result
 
@@ -63,5 +63,6 @@ class LocalGeometry(Result):
         return pd.DataFrame(lines)
 
     def plot(self) -> Any:
-        """Refused here: figures of the geometry frame are in `tl_aniso.viz`."""
-        raise TlAnisoError("LocalGeometry has no figure of its own; tl_aniso.viz plots the geometry frame, .frame")
+        """Curvature by layer beside every control; gradient energies are in `tl_aniso.viz.local_energy_by_layer`."""
+        plots = import_module("tl_aniso.viz.plots")  # figures build on results, not the other way round
+        return plots.curvature_by_layer(self.frame)

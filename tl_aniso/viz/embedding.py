@@ -39,11 +39,12 @@ class Embedded:
             and unit. A block holds for each measure, control and field (`FIELDS`) where its numbers are: the number of
             a packed array of (row, checkpoint), or a rule, ``["div", a, b]``, ``["mirror", value, high]`` (value
             squared over high) or ``["share", a]`` (c a / (1 + c a), c of the row). A row is a site at one rank.
-        text: the packed arrays.
+            Packed arrays are numbered model by model.
+        texts: the packed arrays of each model, so that a page need not unpack all before it shows one.
     """
 
     header: dict[str, Any]
-    text: str
+    texts: tuple[str, ...]
 
 
 def embed(frame: pd.DataFrame) -> Embedded:
@@ -62,13 +63,13 @@ def embed(frame: pd.DataFrame) -> Embedded:
         raise TlAnisoError("the frame has no rows; there is nothing to show")
     text = {name: _codes(frame, name) for name in _TEXT}
     numbers = {name: _column(frame, name) for name in ("step", "layer", "rank", "tokens_seen", *FIELDS)}
-    packer = Packer()
+    texts: list[str] = []
     models: list[dict[str, Any]] = []
     blocks: list[dict[str, Any]] = []
     for model, name in enumerate(text["model"].names):
         of_model = np.flatnonzero(text["model"].codes == model)
         points, checkpoints = _checkpoints(text, numbers, of_model)
-        models.append({"name": visible(name), "checkpoints": checkpoints})
+        packer = Packer()
         kinds = text["gradient"].codes[of_model] * len(text["unit"].names) + text["unit"].codes[of_model]
         for kind in pd.unique(kinds):
             chosen = kinds == kind
@@ -77,7 +78,9 @@ def embed(frame: pd.DataFrame) -> Embedded:
             rows = _Rows(text, numbers, of_model[chosen], points[chosen], len(checkpoints))
             block = {"model": model, "gradient": visible(gradient), "unit": visible(unit)}
             blocks.append({**block, **_block(rows, gradient, packer)})
-    return Embedded({"models": models, "blocks": blocks, "arrays": packer.index}, packer.text())
+        models.append({"name": visible(name), "checkpoints": checkpoints, "arrays": packer.index})
+        texts.append(packer.text())
+    return Embedded({"models": models, "blocks": blocks}, tuple(texts))
 
 
 class _Codes(NamedTuple):

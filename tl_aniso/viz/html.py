@@ -3,13 +3,14 @@
 import base64
 import json
 import zlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
+from tl_aniso.viz.plotly_script import plotly_script
 from tl_aniso.viz.style import visible
 
 __all__ = ["embedded", "embedded_json", "environment", "plotly_deflated", "source"]
@@ -58,6 +59,12 @@ def embedded_json(value: Any) -> Markup:
     return embedded(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
 
 
-def plotly_deflated() -> Markup:
-    """The script that draws, deflated and in base64: 2 MB for 5."""
-    return Markup(base64.b64encode(zlib.compress(get_plotlyjs().encode("utf-8"), 9)).decode("ascii"))
+@cache
+def plotly_deflated(*kinds: str) -> Markup:
+    """The script that draws, deflated and in base64: 2 MB for 5.
+
+    Args:
+        *kinds: of traces beside scatter, as of `tl_aniso.viz.plotly_script.plotly_script`.
+    """
+    script = plotly_script(*kinds).encode("utf-8")
+    return Markup(base64.b64encode(zlib.compress(script, 9)).decode("ascii"))

@@ -10,7 +10,7 @@ from tl_aniso.viz.style import control_name, number, step_text
 from tl_aniso.viz.tables import averaged, controls_of, energy_values, isotropy_values, panels_of, steps_of
 from tl_aniso.viz.wording import capital, joined, ranges
 
-__all__ = ["Finding", "Reading", "Verdict", "key_steps", "main_panel", "read_frame"]
+__all__ = ["Finding", "Reading", "Verdict", "key_steps", "main_panel", "read_frame", "read_values"]
 
 Verdict = Literal["holds", "does not hold", "mixed", "unclear", "not known"]
 
@@ -70,7 +70,20 @@ def read_frame(frame: Any) -> Reading:
         TlAnisoError: a frame that does not fit `energy_values`.
         UndefinedMeasureError: the frame holds neither energies nor isotropy.
     """
-    energy, isotropy = _or_none(energy_values, frame), _or_none(isotropy_values, frame)
+    return read_values(frame, _or_none(energy_values, frame), _or_none(isotropy_values, frame))
+
+
+def read_values(frame: Any, energy: Any, isotropy: Any) -> Reading:
+    """`read_frame` for callers that have the numbers already: making them is what takes long for a large frame.
+
+    Args:
+        frame: as of `read_frame`.
+        energy: of `energy_values`, or None if it has none.
+        isotropy: of `isotropy_values`, or None.
+
+    Raises:
+        UndefinedMeasureError: neither is there.
+    """
     if energy is None and isotropy is None:
         raise UndefinedMeasureError("the frame holds neither gradient energies nor isotropy; there is nothing to read")
     findings: list[Finding] = []

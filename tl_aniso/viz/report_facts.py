@@ -97,7 +97,7 @@ def _objective(name: str) -> str:
 
 
 def _values(column: str, values: Any) -> str:
-    found = list(dict.fromkeys(values.dropna()))
+    found = list(values.dropna().unique())
     return ", ".join(_value(column, value) for value in found[:6]) + (", ..." if len(found) > 6 else "")
 
 

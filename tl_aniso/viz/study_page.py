@@ -14,7 +14,7 @@ from tl_aniso.viz.claims_page import late_rows, read_claims
 from tl_aniso.viz.embedding import embed
 from tl_aniso.viz.geometry_tables import embed_geometry, geometry_table
 from tl_aniso.viz.html import embedded_json, environment, plotly_deflated
-from tl_aniso.viz.reading import main_panel, read_frame
+from tl_aniso.viz.reading import main_panel, read_values
 from tl_aniso.viz.report_facts import methods_of, spelled
 from tl_aniso.viz.report_tables import energy_tables, isotropy_table
 from tl_aniso.viz.style import COLOURS, control_name, visible
@@ -135,8 +135,8 @@ def study_report(
         controls=[(control_name(name), control_words(name)) for name in named if control_words(name)],
         figures=_FIGURES,
         header=embedded_json(header),
-        numbers=Markup(packed.text),
-        plotly=plotly_deflated(),
+        numbers=[Markup(text) for text in packed.texts],
+        plotly=plotly_deflated("heatmap"),
         token_views=[view.fragment for view in token_views],
         scripts=list(dict.fromkeys(view.script for view in token_views)),
         styles=list(dict.fromkeys(view.css for view in token_views)),
@@ -156,7 +156,7 @@ def _model(model: ModelPart) -> dict[str, Any]:
         "name": model.name,
         "marked": model.marked,
         "notes": model.notes,
-        "reading": _or_none(read_frame, rows),
+        "reading": None if energy is None and isotropy is None else read_values(rows, energy, isotropy),
         "about": "" if energy is None else main_panel(energy),
         "tables": tables,
         "methods": methods_of(rows),

@@ -192,7 +192,10 @@ def _checked(frame: Any) -> Any:
             f"{len(twice)} rows of the frame come twice, first {row['measure']} against {row['control']} at "
             f"{row['site']}, step {row['step']}; set the column step before joining frames"
         )
-    rows = frame.assign(panel=[panel_of(g, s) for g, s in zip(frame["gradient"], frame["site"], strict=True)])
+    # Of millions of rows there are a few hundred sites: each is named once.
+    kinds = pd.MultiIndex.from_arrays([frame["gradient"], frame["site"]])
+    codes, found = kinds.factorize()
+    rows = frame.assign(panel=np.array([panel_of(g, s) for g, s in found], dtype=object)[codes])
     for name in _INTERVALS:
         if name not in rows:
             rows[name] = np.nan

@@ -29,9 +29,31 @@ const unpacked = (entry, bytes) => {
   return new Float32Array(whole.buffer);
 };
 
+// The whole page is there: numbers of all models but the first stand below this script.
+const whole = () => new Promise((done) => {
+  if (document.readyState !== "loading") done();
+  else document.addEventListener("DOMContentLoaded", done, { once: true });
+});
+
 class Numbers {
-  constructor(header, bytes) {
-    Object.assign(this, { header, bytes, arrays: new Map(), found: new Map() });
+  constructor(header) {
+    Object.assign(this, { header, loads: new Map(), bytes: [], arrays: new Map(), found: new Map() });
+  }
+
+  // Unpacks the numbers of a model, once; nothing of it can be asked for before.
+  load(model) {
+    if (!this.loads.has(model)) this.loads.set(model, this.loaded(model));
+    return this.loads.get(model);
+  }
+
+  async loaded(model) {
+    if (model > 0) await whole();
+    this.bytes[model] = new Uint8Array(await inflated(`study-numbers-${model}`).arrayBuffer());
+    element(`study-numbers-${model}`).textContent = "";
+  }
+
+  all() {
+    return Promise.all(this.header.models.map((_, model) => this.load(model)));
   }
 
   // Of a block, all rows and checkpoints of one field; null where the study has none.
@@ -42,8 +64,10 @@ class Numbers {
 
   of(block, rule) {
     if (typeof rule === "number") {
-      if (!this.arrays.has(rule)) this.arrays.set(rule, unpacked(this.header.arrays[rule], this.bytes));
-      return this.arrays.get(rule);
+      const { model } = this.header.blocks[block];
+      const at = `${model} ${rule}`;
+      if (!this.arrays.has(at)) this.arrays.set(at, unpacked(this.header.models[model].arrays[rule], this.bytes[model]));
+      return this.arrays.get(at);
     }
     const key = `${block} ${JSON.stringify(rule)}`;
     if (!this.found.has(key)) this.found.set(key, this.computed(block, rule));

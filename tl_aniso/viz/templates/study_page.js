@@ -268,12 +268,16 @@ const redraw = async (ids = Object.keys(FIGURES)) => {
   turn += 1;
   const mine = turn;
   const { at, block } = chosenBlock();
+  await numbers.load(block.model);
+  if (turn !== mine) return;
   const rows = chosenRows(block);
   const points = header.models[block.model].checkpoints;
   tellStep(points);
   const about = [header.models[block.model].name, GRADIENTS[block.gradient] ?? block.gradient, element("choose-pattern").value.trim() || element("choose-sites").selectedOptions[0].textContent].map((t) => short(t, 60)).join(", ");
   let missing = 0;
   for (const id of ids) {
+    if (id === "compare") await numbers.all();
+    if (turn !== mine) return;
     const width = element("figures").clientWidth;
     const context = { at, block, rows, points, width, narrow: width < 520, control: choice("control"), point: Number(choice("step")) };
     const what = element(`${id}-title`).textContent;
@@ -288,26 +292,32 @@ const redraw = async (ids = Object.keys(FIGURES)) => {
   document.documentElement.dataset.redraws = String(Number(document.documentElement.dataset.redraws ?? 0) + 1);
 };
 
+const tellFault = (error) => {
+  element("figures-fault").textContent = `The figures could not be drawn: ${error.message}`;
+  element("figures-fault").hidden = false;
+};
+const again = (ids) => redraw(ids).catch(tellFault);
+
 const wire = () => {
   ["model", "gradient", "unit", "measure", "sites", "rank", "control", "layer"].forEach((id) => {
-    element(`choose-${id}`).addEventListener("change", () => { fillAll(); redraw(); });
+    element(`choose-${id}`).addEventListener("change", () => { fillAll(); again(); });
   });
   let waiting = null;
-  element("choose-pattern").addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(redraw, 250); });
+  element("choose-pattern").addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(again, 250); });
   element("choose-step").addEventListener("input", () => {
     tellStep(header.models[chosenBlock().block.model].checkpoints);
     clearTimeout(waiting);
-    waiting = setTimeout(() => redraw(OF_STEP), 40);
+    waiting = setTimeout(() => again(OF_STEP), 40);
   });
   element("filters").addEventListener("submit", (event) => event.preventDefault());
   document.querySelectorAll("details.numbers").forEach((details) => details.addEventListener("toggle", () => details.open && details.write?.()));
-  dark.addEventListener("change", () => redraw());
+  dark.addEventListener("change", () => again());
   let width = window.innerWidth;
   window.addEventListener("resize", () => {
     if (window.innerWidth === width) return;
     width = window.innerWidth;
     clearTimeout(waiting);
-    waiting = setTimeout(redraw, 150);
+    waiting = setTimeout(again, 150);
   });
   // Paper is light and narrow: plots are drawn for it before the page is laid out for print.
   const plots = () => [...document.querySelectorAll(".plot")].filter((plot) => plot.dataset.drawn === "true");
