@@ -116,7 +116,7 @@ class TestC1:
         assert both(table, "C1", model="all")[0] == HOLDS
         table = judge(pd.concat([*frames, energies(constant(5.0), model="m5")]))
         assert both(table, "C1", model="all")[0] == NOT
-        assert "as large as claimed is 0.4 of 5" in row(table, "C1", model="all")["reason"]
+        assert "as large as claimed is 0.4 (2 of 5 models)" in row(table, "C1", model="all")["reason"]
 
     def test_r_is_never_averaged_over_models(self):
         frames = [energies(constant(r), model=f"m{i}") for i, r in enumerate((0.5, 1000.0, 1000.0, 1000.0, 1000.0))]
@@ -180,7 +180,7 @@ class TestC3:
         for steps in ((10,), (10, 30), (100,)):
             table = judge(energies(steps=steps))
             assert both(table, "C3") == [OPEN, OPEN]
-            assert "0 checkpoints are of" in row(table, "C3")["reason"]
+            assert "0 checkpoints after step 0 are of" in row(table, "C3")["reason"]
 
     def test_proxies_must_be_frozen(self):
         table = judge(energies(falling(30.0, 10.0), proxy_id=lambda step: "a" if step <= 30 else "b"))

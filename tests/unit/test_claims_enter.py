@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from tests.claim_frames import OPEN, energies, isotropies, row
+from tests.geometry_frames import local_energies
 from tl_aniso.claims import judge, judge_geometry
 from tl_aniso.claims.table import counted, reader_notes
 from tl_aniso.errors import TlAnisoError
@@ -124,3 +125,25 @@ def test_the_rules_are_cited_once():
     assert sum("SHA-256" in note for note in notes) == 1
     assert not any("SHA-256" in note for note in reader_notes(judge(energies())))
     assert "intervals at 95%" in reader_notes(judge(energies()))
+
+
+def test_what_is_shown_decides_nothing_over_models_either():
+    """Local excess over a surrogate of single tokens is shown: below 1 in both models, it is no test of the claim."""
+    frames = []
+    for name in "ab":
+        below = local_energies(excess=0.5, controls=("gaussian_surrogate",), model=name)
+        frames += [
+            local_energies(excess=2.0, controls=("other_type",), model=name),
+            below[below["measure"] != "local_r"],
+        ]
+    table = judge_geometry(pd.concat(frames, ignore_index=True))
+    shown = table.controls.query("model == 'all' and part == 'surrogate'")
+    assert len(shown)
+    assert not shown["decisive"].any()
+    verdicts = table.frame.query("model == 'all' and claim == 'C8' and gradient == 'activation'")["verdict"]
+    assert set(verdicts) == {"holds"}
+
+
+def test_a_share_of_models_is_no_number_of_models():
+    reason = row(judge(pd.concat([energies(), energies(model="b")])), "C1", model="all")["reason"]
+    assert "is 1 (2 of 2 models), 0.8 claimed" in reason

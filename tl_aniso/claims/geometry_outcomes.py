@@ -118,7 +118,7 @@ def of_models(
             each = [_outcome(key, part, way, estimate, rules) for way, estimate in known]
             share = counted([o.passes for o in each], key, rules.enough.share_of_models, rules.enough.models)
             said = f"share of models in which {_label(part, key[1], way)} is beyond {part.threshold:g}"
-            together[key] = replace(share, words=said)
+            together[key] = replace(share, words=said, decisive=part.verdict != "shown")
         else:
             null = _null(part, way)
             over = mean_of([estimate.value for _, estimate in known], "models", rules.level, null)

@@ -96,7 +96,8 @@ def _sentence(outcome: Outcome) -> str:
         return f"{named(outcome)}: {outcome.reason}"
     value, threshold = outcome.natural(estimate.value), outcome.natural(outcome.threshold)
     if outcome.scale == "share of models":
-        return f"{named(outcome)} is {value:.2g} of {estimate.n}, {threshold:g} claimed"
+        passed = round(value * estimate.n)  # "1 of 2" alone would read as one model of two
+        return f"{named(outcome)} is {value:.2g} ({passed} of {estimate.n} models), {threshold:g} claimed"
     low, high = outcome.natural(estimate.low), outcome.natural(estimate.high)
     if math.isnan(estimate.low) and math.isfinite(estimate.p_value):
         side = "on the claimed side" if (value > threshold) == (outcome.side == "above") else "on the other side"
