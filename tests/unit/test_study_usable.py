@@ -141,7 +141,9 @@ def test_a_page_that_cannot_be_written_is_named(monkeypatch, tmp_path):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tl_aniso.study.pages._read", lambda _: ({"model": []}, {}))
-    monkeypatch.setattr("tl_aniso.study.pages._page", lambda *_: "<html></html>")
+    monkeypatch.setattr("tl_aniso.study.pages._plan", lambda _: {})
+    monkeypatch.setattr("tl_aniso.study.pages._judged", lambda *_: "no claims")
+    monkeypatch.setattr("tl_aniso.study.pages._fitting_page", lambda *_: "<html></html>")
     monkeypatch.setattr("tl_aniso.viz.report.tempfile.mkstemp", refused)
     with pytest.raises(TlAnisoError, match=r"cannot write .*report\.html: Permission denied"):
         write_pages(tmp_path)
