@@ -122,6 +122,15 @@ def test_sites_that_are_no_residual_and_proxies_of_another_model() -> None:
             ask()
 
 
+def test_proxies_of_another_model_of_the_same_width_are_noted() -> None:
+    _, proxies = fitted()
+    options = {"sites": POST, "labels": "true", "progress": False}
+    for other in (tiny_model("llama", layers=3), tiny_model("olmo")):
+        notes = token_shares(other, DOCUMENTS, proxies, **options).notes
+        assert notes[0].startswith("proxies of another model?")
+    assert not token_shares(tiny_model("llama", seed=1), DOCUMENTS, proxies, **options).notes
+
+
 @pytest.mark.parametrize(
     ("names", "shared"),
     [

@@ -109,7 +109,7 @@ def token_shares(
     if tokenizer is None and plan.prepared.tokenizer != "ids":
         tokenizer = find_tokenizer(model)
     passes = {"true": _ordered(plan, planes)}
-    notes = []
+    notes = [*_foreign(layout, proxies)]
     if planes.left_out:
         other, same = next(iter(planes.left_out.items()))
         notes.append(
@@ -221,6 +221,26 @@ class _Planes:
         column = 2 * list(self.planes[field, place]).index(plane)
         held: Mapping[str, Tensor] = getattr(rows, field)
         return held[site][:, column : column + 2].double()
+
+
+def _foreign(layout: Layout, proxies: TangentProxies) -> Iterable[str]:
+    """A note where no proxy was fitted on a model of as many blocks and of this family or class.
+
+    Families can be set by hand, and wrappers have classes of their own: either will do.
+    """
+    held: list[Any] = [proxy.provenance.get("sources") for proxy in proxies.values()]
+    models = [s["model"] for sources in held for s in sources or () if isinstance(s.get("model"), Mapping)]
+    same = [
+        m
+        for m in models
+        if m.get("n_layers") == len(layout.blocks)
+        and (m.get("family") == layout.family or m.get("class") == layout.class_name)
+    ]
+    if models and not same:
+        yield (
+            f"proxies of another model? They were fitted on a {models[0].get('class')} of {models[0].get('n_layers')} "
+            f"blocks, and this is a {layout.class_name} of {len(layout.blocks)}"
+        )
 
 
 def _one_plane(a: TangentProxy, b: TangentProxy) -> bool:
