@@ -1,14 +1,17 @@
 """Turn a user's arguments into what the library works with, or say which argument is wrong."""
 
+import inspect
+import math
 import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 from tl_aniso.errors import TlAnisoError
 
-__all__ = ["MOST_SEED", "as_integer", "as_list", "as_names", "as_path"]
+__all__ = ["MOST_SEED", "as_integer", "as_label", "as_list", "as_names", "as_path", "known_options"]
 
 # What random generators of torch and numpy take alike.
 MOST_SEED = 2**63 - 1
@@ -90,3 +93,42 @@ def as_path(name: str, value: Any) -> Path:
     if "\0" in os.fspath(value):
         raise TlAnisoError(f"{name} holds a null byte, which no path can: {os.fspath(value)!r}")
     return Path(value)
+
+
+def as_label(name: str, value: Any) -> Any:
+    """A field of a checkpoint's label as JSON has it; ``step`` and ``tokens_seen`` are numbers or None.
+
+    Raises:
+        TlAnisoError: a step or a number of tokens that is no finite number.
+
+    Example:
+        >>> as_label("step", 512), as_label("step", None), as_label("family", "pythia")
+        (512, None, 'pythia')
+    """
+    if name not in ("step", "tokens_seen") or value is None:
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise TlAnisoError(f"{name} must be a number or None, got {value!r}")
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def known_options(caller: str, options: Mapping[str, Any], function: Callable[..., Any], taken: Iterable[str]) -> None:
+    """Refuse options that `function`, which they are passed on to, does not take from `caller`.
+
+    Args:
+        caller: name of the function that the user called.
+        options: what it passes on.
+        function: which takes them by name.
+        taken: those that the caller gives itself.
+
+    Raises:
+        TlAnisoError: names an unknown option and lists those there are.
+
+    Example:
+        >>> known_options("f", {"least": 1}, as_integer, taken=("most",))
+    """
+    named = [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    known = sorted(set(named) - set(taken))
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise TlAnisoError(f"{caller} has no option {', '.join(unknown)}; further options are {', '.join(known)}")

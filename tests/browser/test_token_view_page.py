@@ -79,7 +79,7 @@ def test_the_slider_moves_by_keyboard_and_changes_colours(page: Any, tmp_path: P
     assert sum(a != b for a, b in zip(before, after, strict=True)) > 20
     assert after[2] == "tl-none"
     assert after[0].endswith("tl-special tl-sink")
-    assert "no value (4)" in page.locator(".tl-legend").inner_text()
+    assert "no value (2 in each)" in page.locator(".tl-legend").inner_text()
     assert page.get_by_role("slider").get_attribute("aria-valuetext") == "layer 1"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from tl_aniso.capturing.kept_rows import SiteRows
 from tl_aniso.capturing.read_only import ReadOnly
 from tl_aniso.capturing.sums import HALVES, MAIN, Energies, EnergyKey, Kind, Sums
-from tl_aniso.checks import as_path
+from tl_aniso.checks import as_label, as_path
 from tl_aniso.errors import MergeError, SiteError, TlAnisoError
 from tl_aniso.moments import Moments
 from tl_aniso.sites import layer_of
@@ -302,7 +302,7 @@ class Capture:
         """The same sums with fields of ``metadata["model"]`` set, e.g. ``step=512, tokens_seen=1e9, family="pythia"``.
 
         Raises:
-            TlAnisoError: a field that the metadata does not have.
+            TlAnisoError: a field that the metadata does not have, or a step or tokens_seen that is no number or None.
         """
         metadata = self.metadata
         unknown = set(fields) - set(metadata["model"])
@@ -310,7 +310,7 @@ class Capture:
             raise TlAnisoError(
                 f"no such field: {', '.join(sorted(unknown))}; fields are {', '.join(metadata['model'])}"
             )
-        metadata["model"].update(fields)
+        metadata["model"].update({name: as_label(name, value) for name, value in fields.items()})
         return Capture(self._sums, metadata, self._aliases, self._halves)
 
     def merge(self, other: "Capture") -> "Capture":

@@ -20,7 +20,7 @@ from tl_aniso.errors import SiteError, TextError, UndefinedMeasureError
 from tl_aniso.frequency.store import FORMAT_VERSION, SiteRows, TypeCapture
 from tl_aniso.frequency.type_moments import TypeMoments
 from tl_aniso.moments import Moments
-from tl_aniso.sites import EMBEDDING, UNEMBEDDING, residual_site, role_of, select_sites
+from tl_aniso.sites import EMBEDDING, UNEMBEDDING, residual_site, select_sites
 from tl_aniso.text import iter_documents, make_batches
 
 __all__ = ["N_MIN", "type_capture"]
@@ -158,11 +158,16 @@ def _sites(layout: Layout, sites: str | Sequence[str] | None) -> tuple[str, ...]
     last = len(layout.blocks) - 1
     if sites is None:
         return tuple(residual_site(layer, "post") for layer in sorted({0, (last + 1) // 2, last}))
-    chosen = tuple(select_sites(as_names("sites", sites), layout.residual_sites))
-    wrong = [site for site in chosen if role_of(site) != "residual"]
+    names = as_names("sites", sites)
+    # A pattern may select others beside; a name that is another site's is told from one that is none.
+    others = {*layout.matrix_sites, *layout.weight_sites}
+    wrong = [name for name in names if name in others]
     if wrong:
-        raise SiteError(f"{wrong[0]} is no residual site; rows of token types are taken from the residual stream")
-    return chosen
+        raise SiteError(
+            f"{wrong[0]} is no residual site; rows of token types are taken from the residual stream, such as "
+            f"{layout.residual_sites[-1]}"
+        )
+    return tuple(select_sites(names, layout.residual_sites))
 
 
 def _empty(layout: Layout) -> tuple[TypeMoments, TypeMoments, Moments]:

@@ -63,7 +63,8 @@ def places_over(
     """Distances to the centroid over checkpoints: of tables, and of contextual means at every site."""
     first = captures[0]
     found = []
-    fields = {**_fields(first), "revision": "", "step": math.nan, "tokens_seen": math.nan}
+    fields = {**_fields(first), "model": _shared_name(captures), "revision": "", "step": math.nan}
+    fields["tokens_seen"] = math.nan
     for table, site in _SITES.items():
         if table not in tables or site not in first.tables:
             continue
@@ -199,6 +200,19 @@ def _fields(capture: TypeCapture) -> dict[str, Any]:
     }
 
 
+def _shared_name(captures: Sequence[TypeCapture]) -> str:
+    """What the names of the checkpoints share: all, or the folders above them; of nothing shared, first and last."""
+    names = list(dict.fromkeys(str(capture.metadata["model"]["name"]) for capture in captures))
+    if len(names) == 1:
+        return names[0]
+    shared = []
+    for parts in zip(*(name.split("/") for name in names), strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return "/".join(shared).rstrip("/") or f"{names[0]} to {names[-1]}"
+
+
 def _place(
     capture: TypeCapture,
     site: str,
@@ -218,7 +232,7 @@ def _place(
     if not total:
         raise TlAnisoError("the capture counts no token at all; give counts of a text")
     layer = layer_of(site)
-    notes = ("input and output table are one matrix (tied)",) if table == "tied" else ()
+    notes = ("input and output table are equal, as tied ones are",) if table == "tied" else ()
     return Place(
         site,
         table,

@@ -40,7 +40,8 @@ class FrequencyVariance:
     def types(self) -> pd.DataFrame:
         """One row per type and place: count, log frequency, distances, norm; a copy.
 
-        ``distance_matched`` is of the size-matched sample, NaN where that is not complete; a tied table is called so.
+        ``distance_matched`` is of the size-matched sample, NaN where that is not complete; tables that are
+        equal are one, ``tied``.
         """
         return self._types.copy()
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from tl_aniso.checks import as_path
+from tl_aniso.checks import as_label, as_path
 from tl_aniso.errors import MergeError, TlAnisoError
 from tl_aniso.frequency.type_moments import TypeMoments
 from tl_aniso.moments import Moments
@@ -102,9 +102,10 @@ class TypeCapture:
             rows: contextual rows by site.
 
         Raises:
-            TlAnisoError: tables of other names, or without one row for each count.
+            TlAnisoError: counts that are no whole numbers from 0 on, tables of other names, or without one row for each
+                count.
         """
-        held = torch.as_tensor(counts).to(torch.int64)
+        held = _as_counts(counts)
         kept = {site: torch.as_tensor(table).detach().float().cpu() for site, table in tables.items()}
         for site, table in kept.items():
             if site not in (EMBEDDING, UNEMBEDDING):
@@ -120,7 +121,7 @@ class TypeCapture:
                 "name": name,
                 "family": "",
                 "revision": "",
-                "step": step,
+                "step": as_label("step", step),
                 "tokens_seen": None,
                 "vocab_size": len(held),
                 "d_model": widths[0] if widths else None,
@@ -152,13 +153,13 @@ class TypeCapture:
         """The same with fields of ``metadata["model"]`` set, such as ``step=512``.
 
         Raises:
-            TlAnisoError: a field that the metadata does not have.
+            TlAnisoError: a field that the metadata does not have, or a step or tokens_seen that is no number or None.
         """
         metadata = copy.deepcopy(self.metadata)
         unknown = sorted(set(fields) - set(metadata["model"]))
         if unknown:
             raise TlAnisoError(f"no such field: {', '.join(unknown)}; fields are {', '.join(metadata['model'])}")
-        metadata["model"].update(fields)
+        metadata["model"].update({name: as_label(name, value) for name, value in fields.items()})
         return TypeCapture(self.counts, self.tables, self.rows, metadata, self.tokens)
 
     def merge(self, other: TypeCapture) -> TypeCapture:
@@ -214,3 +215,18 @@ class TypeCapture:
     def __repr__(self) -> str:
         model, seen = self.metadata["model"], int((self.counts > 0).sum())
         return f"TypeCapture({model['name']}, step {model['step']}, {seen} of {self.n_types} types seen)"
+
+
+def _as_counts(counts: Any) -> Int64[Tensor, " n_types"]:
+    try:
+        given = torch.as_tensor(counts).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TlAnisoError(f"counts must be a list of whole numbers: {error}") from None
+    if given.ndim != 1 or given.is_complex() or given.dtype == torch.bool:
+        raise TlAnisoError(f"counts must be a list of whole numbers, got {given.dtype} of shape {tuple(given.shape)}")
+    held = given.to(torch.int64)
+    wrong = ((held != given) | (held < 0)).nonzero()[:, 0]
+    if len(wrong):
+        at = int(wrong[0])
+        raise TlAnisoError(f"counts must be whole numbers of at least 0, got {given[at].item()} of type {at}")
+    return held

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tl_aniso.checks import MOST_SEED, as_integer, as_list, as_names
+from tl_aniso.checks import MOST_SEED, as_integer, as_list, as_names, known_options
 from tl_aniso.errors import SiteError, TextError, TlAnisoError
 from tl_aniso.frequency.capture import N_MIN, type_capture
 from tl_aniso.frequency.correlation import FEWEST_TYPES
@@ -116,6 +116,7 @@ def _captures(
     if given is None:
         if text is None:
             raise TextError("a model needs text to run on; pass text=..., or type captures instead of the model")
+        known_options("frequency_variance", options, type_capture, taken=("n_min", "sites", "seed"))
         return (type_capture(source, text, n_min=n_min, sites=sites, seed=seed, **options),)
     wrong = [entry for entry in given if not isinstance(entry, TypeCapture)]
     if wrong or not given:
@@ -135,7 +136,7 @@ def _notes(
 ) -> tuple[str, ...]:
     found = []
     if captures[0].tied and {"input", "output"} & set(tables):
-        found.append("input and output table are one matrix (tied): one row stands for both")
+        found.append("input and output table are equal, as tied ones are: one row stands for both")
     if len(captures) == 1:
         found.append("one checkpoint: tables have no centroid over checkpoints; contextual rows are measured within it")
     for place in places:

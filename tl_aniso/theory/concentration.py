@@ -8,7 +8,7 @@ from torch import Tensor
 from tl_aniso.checks import as_integer
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.theory.density import Density, as_concentration, as_positive, radial_moment
-from tl_aniso.theory.known import KnownManifold
+from tl_aniso.theory.known import KnownManifold, as_manifold
 from tl_aniso.theory.quadratic import SecondFundamentalForm, curvature_energy
 
 __all__ = [
@@ -65,7 +65,8 @@ def leading_share(
     energy, k = curvature_energy(form), form.shape[1]
     second, fourth = (radial_moment(q, k, radius, density) for q in (2, 4))
     mean = fourth - second**2 if centred else fourth
-    return (energy.mean * mean + energy.traceless * fourth) / second
+    # The limit at 0, where the square of the radius underflows.
+    return (energy.mean * mean + energy.traceless * fourth) / second if second else 0.0
 
 
 def concentration_effect(
@@ -74,7 +75,7 @@ def concentration_effect(
     """Visible share under `density` over that under another: below 1 where the first hides curvature.
 
     Raises:
-        TlAnisoError: values out of range.
+        TlAnisoError: no manifold of `tl_aniso.theory`, or values out of range.
         UndefinedMeasureError: the other share is zero.
 
     Example:
@@ -82,9 +83,11 @@ def concentration_effect(
         >>> round(concentration_effect(Sphere(1.0, k=2, d=3), 0.5, 8.0), 3)  # about 5 * 6 / (13 * 14) in the limit
         0.167
     """
-    other = manifold.visible_share(radius, than, centred=centred)
+    other = as_manifold(manifold).visible_share(radius, than, centred=centred)
     if other <= 0.0:
-        raise UndefinedMeasureError("the manifold shows no curvature under the density that is compared with")
+        raise UndefinedMeasureError(
+            "the manifold shows no curvature, at this radius and in float64, under the density that is compared with"
+        )
     return manifold.visible_share(radius, density, centred=centred) / other
 
 

@@ -24,6 +24,7 @@ from tl_aniso.errors import TlAnisoError
 __all__ = [
     "Density",
     "as_concentration",
+    "as_generator",
     "as_positive",
     "radial_density",
     "radial_mean",
@@ -75,6 +76,23 @@ def as_concentration(density: Density) -> float | None:
             raise TlAnisoError(f'density must be "uniform", "shell" or a concentration a >= 0, got {density!r}')
         return None if density == "shell" else 0.0
     return as_positive("the concentration a of a density", density, zero=True)
+
+
+def as_generator(generator: torch.Generator) -> torch.Generator:
+    """`generator` itself.
+
+    Raises:
+        TlAnisoError: anything but a generator of torch, such as a seed.
+
+    Example:
+        >>> as_generator(torch.Generator()).device
+        device(type='cpu')
+    """
+    if not isinstance(generator, torch.Generator):
+        raise TlAnisoError(
+            f"generator must be a torch.Generator, got {generator!r}; torch.Generator().manual_seed(0) makes one"
+        )
+    return generator
 
 
 def radial_density(t: np.ndarray, k: int, radius: float, density: Density) -> np.ndarray:
@@ -172,6 +190,7 @@ def sample_radius(n: int, k: int, radius: float, density: Density, generator: to
     a = as_concentration(density)
     rho = as_positive("radius", radius)
     n = as_integer("n", n, least=1)
+    as_generator(generator)
     if a is None:
         return torch.full((n,), rho, dtype=torch.float64)
     uniform = torch.rand(n, generator=generator, dtype=torch.float64)

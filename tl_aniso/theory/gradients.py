@@ -12,15 +12,16 @@ bound it: the tangent part of the mean row is zero or itself O(t^2).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float64
 from torch import Tensor
 
+from tl_aniso.checks import as_list
 from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.theory.density import Density, as_positive, radial_moment
-from tl_aniso.theory.known import KnownManifold
+from tl_aniso.theory.known import KnownManifold, as_manifold
 from tl_aniso.theory.manifold import Sample
 from tl_aniso.theory.quadratic import SecondFundamentalForm
 
@@ -70,8 +71,16 @@ class Errors:
 
     def __post_init__(self) -> None:
         as_positive("std", self.std, zero=True)
-        for value in (self.mean, *self.slope):
-            as_positive("the size of mean and slope", abs(value), zero=True)
+        given: Any = self.slope
+        slope = as_list(given)
+        if slope is None or isinstance(given, str):
+            raise TlAnisoError(f"slope must be a list of numbers, empty for none, got {self.slope!r}")
+        for name, value in (("mean", self.mean), *(("slope", entry) for entry in slope)):
+            try:
+                if isinstance(value, bool | str) or not math.isfinite(value):
+                    raise TypeError
+            except (TypeError, ValueError):
+                raise TlAnisoError(f"{name} must be finite and a number, got {value!r}") from None
 
     def vector(self, k: int) -> Float64[Tensor, " k"]:
         """The slope as k numbers.
@@ -169,7 +178,8 @@ def gradient_moments(
         errors: of tokens; 1 for all by default.
 
     Raises:
-        TlAnisoError: values out of range, or a slope on another manifold.
+        TlAnisoError: no manifold of `tl_aniso.theory`, values out of range, or a slope on a manifold that is no
+            quadratic graph.
 
     Example:
         >>> from tl_aniso.theory import Paraboloid
@@ -177,7 +187,9 @@ def gradient_moments(
         >>> [round(gradient_moments(m, 0.1).crossing()) for m in (bowl,)], gradient_moments(saddle, 0.1).crossing()
         ([400], inf)
     """
-    errors = errors or Errors()
+    manifold, errors = as_manifold(manifold), Errors() if errors is None else errors
+    if not isinstance(errors, Errors):
+        raise TlAnisoError(f"errors must be tl_aniso.theory.Errors or None, got {errors!r}")
     slope, k = errors.vector(manifold.k), manifold.k
     spread = errors.mean**2 + errors.std**2
     tangent = spread * manifold.tangent_energy(radius, density)

@@ -4,7 +4,9 @@ A manifold gives its tangent energy, normal energy and mean normal displacement 
 this module turns them into averages over t.
 """
 
+import math
 from abc import ABC, abstractmethod
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.theory.density import Density, as_positive, radial_mean, radial_moment, sample_radius
 from tl_aniso.theory.manifold import Sample
 
-__all__ = ["KnownManifold", "as_dimension"]
+__all__ = ["KnownManifold", "as_dimension", "as_manifold"]
 
 
 def as_dimension(d: int, least: int, what: str) -> int:
@@ -164,9 +166,17 @@ class KnownManifold(ABC):
         noise: float = 0.0,
         noise_power: int = 0,
     ) -> float:
-        """E|x_N|^2 / (E|x_T|^2 + E|x_N|^2), the ratio of the two means."""
+        """E|x_N|^2 / (E|x_T|^2 + E|x_N|^2), the ratio of the two means.
+
+        At a radius whose square is no number above 0 in float64, its limit at 0: what noise shows, if anything.
+        """
         tangent = self.tangent_energy(radius, density, noise=noise, noise_power=noise_power)
         normal = self.normal_energy(radius, density, centred=centred, noise=noise, noise_power=noise_power)
+        if tangent + normal == 0.0:
+            sigma, power = _as_noise(noise, noise_power)
+            # Tangent energy falls as t^2, normal energy as t^4: noise alone can be left, and at power 1 beside t^2.
+            level = {0: math.inf, 1: sigma**2}.get(power, 0.0) if sigma else 0.0
+            return (self.d - self.k) / (self.d + 1.0 / level) if level else 0.0
         return normal / (tangent + normal)
 
     def log_slope(self, radius: float, *, noise: float = 0.0, noise_power: int = 0) -> float:
@@ -201,3 +211,19 @@ class KnownManifold(ABC):
 
 def _as_noise(noise: float, noise_power: int) -> tuple[float, int]:
     return as_positive("noise", noise, zero=True), as_integer("noise_power", noise_power, least=0, most=8)
+
+
+def as_manifold(manifold: Any) -> KnownManifold:
+    """`manifold` itself.
+
+    Raises:
+        TlAnisoError: anything but a manifold with closed forms.
+
+    Example:
+        >>> from tl_aniso.theory import Sphere
+        >>> as_manifold(Sphere(1.0, k=2, d=3))
+        Sphere(1, k=2, d=3)
+    """
+    if not isinstance(manifold, KnownManifold):
+        raise TlAnisoError(f"manifold must be one of tl_aniso.theory, such as Sphere(1.0, k=2, d=3), got {manifold!r}")
+    return manifold

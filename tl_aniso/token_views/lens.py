@@ -16,7 +16,8 @@ from tl_aniso.checks import as_integer, as_names
 from tl_aniso.errors import ModelError, SiteError, TlAnisoError
 from tl_aniso.sites import UNEMBEDDING_INPUT, role_of, select_sites
 from tl_aniso.subspace import TangentProxies
-from tl_aniso.token_views.names import token_texts
+from tl_aniso.token_views.measure import same_width
+from tl_aniso.token_views.names import as_html, token_texts
 
 __all__ = ["Lens", "lens"]
 
@@ -37,6 +38,9 @@ class Lens:
 
     frame: pd.DataFrame
     notes: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        return as_html(self.frame, self.notes)
 
 
 def lens(
@@ -102,8 +106,11 @@ def lens(
         known = asked
     if not known:
         raise SiteError(
-            f"no residual site, writer's output or unembed.input has a proxy; there are: {', '.join(proxies)}"
+            f"no residual site, writer's output or unembed.input has a proxy; there are: {', '.join(proxies)}. Are "
+            "these proxies of another model?"
         )
+    for site in known:
+        same_width(site, proxies[site], layout)
     weight: Any = layout.unembed.module.weight
     gain, centres = _final_norm(layout)
     if tokenizer is None:

@@ -15,14 +15,14 @@ from tl_aniso.capturing.bind import bind
 from tl_aniso.capturing.layout import Layout
 from tl_aniso.capturing.prepare import find_tokenizer
 from tl_aniso.capturing.token_rows import RowPass, TokenRows, plan_rows
-from tl_aniso.checks import as_names
+from tl_aniso.checks import as_names, known_options
 from tl_aniso.errors import TlAnisoError
 from tl_aniso.sites import EMBEDDING, UNEMBEDDING, layer_of, output_site, role_of, select_sites
 from tl_aniso.subspace import TangentProxies, TangentProxy
 from tl_aniso.token_views.names import token_texts
 from tl_aniso.token_views.shares import ShareSeries, TokenShares
 
-__all__ = ["mean_of", "token_shares"]
+__all__ = ["mean_of", "same_width", "token_shares"]
 
 _NUMBER = re.compile(r"^blocks\.\d+\.")
 
@@ -57,6 +57,9 @@ def token_shares(
         proxies: the planes.
         sites: names or patterns of residual sites (activations and their gradients), inputs and outputs (activations)
             and weights; by default all that the proxies answer for. ``unembed.W_U`` has no rows of its own here.
+            A block's input is the output of the block before: by default or by a pattern it stands under the latter's
+            name alone, ``blocks.0.hook_resid_post`` for ``blocks.1.hook_resid_pre``, and the notes say so; names keep
+            both.
         basis: "own" or "residual": which proxy belongs to a weight, as of `tl_aniso.capture`.
         labels: "true" and/or "shuffled": gradients of which targets; "true" comes first in any case.
         tokenizer: the model's tokenizer, found by itself where the text is made of strings; without one, tokens are
@@ -89,6 +92,7 @@ def token_shares(
         raise TlAnisoError(f"proxies must be TangentProxies, as fit_tangent_proxies returns them, got {proxies!r}")
     wanted = as_names("labels", labels)
     unknown = sorted(set(wanted) - {"true", "shuffled"})
+    known_options("token_shares", options, plan_rows, taken=("sites", "gradients", "labels", "exclude", "tokenizer"))
     if unknown:
         raise TlAnisoError(f"labels holds {', '.join(unknown)}; known are true and shuffled")
     layout = bind(model)
@@ -105,7 +109,13 @@ def token_shares(
     if tokenizer is None and plan.prepared.tokenizer != "ids":
         tokenizer = find_tokenizer(model)
     passes = {"true": _ordered(plan, planes)}
-    notes = []
+    notes = [*_foreign(layout, proxies)]
+    if planes.left_out:
+        other, same = next(iter(planes.left_out.items()))
+        notes.append(
+            f"a block's input is the output of the block before, one tensor with two names, and stands under one: "
+            f"{other} as {same} (others: {len(planes.left_out) - 1}); name both in sites= to have both"
+        )
     if "shuffled" in wanted and plan.chosen.backward:
         if plan.options.losses is not None:
             notes.append(f"labels of the objective {plan.options.objective} are its own business and are not shuffled")
@@ -141,6 +151,7 @@ class _Planes:
         weights: weight sites.
         planes: (field of `TokenRows`, site) -> name -> plane; "own" for an activation's share, "weight" for a weight's.
         proxies: site -> its proxy.
+        left_out: residual sites with a proxy that are another name of a site measured -> that site.
     """
 
     sites: tuple[str, ...]
@@ -149,13 +160,16 @@ class _Planes:
     weights: tuple[str, ...]
     planes: Mapping[tuple[str, str], Mapping[str, Plane]]
     proxies: Mapping[str, TangentProxy]
+    left_out: Mapping[str, str]
 
     @classmethod
     def of(cls, layout: Layout, proxies: TangentProxies, sites: Any, basis: str) -> "_Planes":
         known = (*layout.residual_sites, *layout.matrix_sites, *(s for s in layout.weight_sites if s != UNEMBEDDING))
-        chosen = select_sites(None if sites is None else as_names("sites", sites), known)
+        named = () if sites is None else as_names("sites", sites)
+        chosen = select_sites(None if sites is None else named, known)
         found: dict[str, TangentProxy] = {}
-        canonical: set[str] = set()
+        canonical: dict[str, str] = {}
+        left_out: dict[str, str] = {}
         for site in chosen:
             role = role_of(site)
             place = layout.proxy_site(site, basis) if role in ("reader", "writer", "embedding") else site
@@ -164,16 +178,18 @@ class _Planes:
                 if sites is not None:
                     proxies.at(site, place)  # says which proxies there are
                 continue
-            if role == "residual" and layout.canonical(site) in canonical:
-                continue  # the next block's input is the same tensor, and is measured
-            canonical.add(layout.canonical(site))
+            same = canonical.get(layout.canonical(site)) if role == "residual" else None
+            if same is not None and not (site in named and _one_plane(proxies[place], found[same])):
+                left_out[site] = same  # the same tensor, and measured
+                continue
+            canonical.setdefault(layout.canonical(site), site)
             found[site] = proxies[place]
-            if found[site].d != layout.d_model:
-                raise TlAnisoError(
-                    f"the proxy at {place} has width {found[site].d}, the model has d_model {layout.d_model}"
-                )
+            same_width(place, found[site], layout)
         if not found:
-            raise TlAnisoError(f"none of the model's sites has a proxy; there are: {', '.join(proxies)}")
+            raise TlAnisoError(
+                f"none of the model's sites has a proxy; there are: {', '.join(proxies)}. Are these proxies of another "
+                "model?"
+            )
         roles = {site: role_of(site) for site in found}
         weights = tuple(s for s in found if roles[s] in ("reader", "writer", "embedding"))
         planes: dict[tuple[str, str], dict[str, Plane]] = {}
@@ -190,7 +206,7 @@ class _Planes:
                     planes.setdefault(("gradients", place), {})["own"] = (basis_, None)
         residual = tuple(s for s in found if roles[s] == "residual")
         activations = tuple(s for s in found if s not in weights)
-        return cls(tuple(found), residual, activations, weights, planes, found)
+        return cls(tuple(found), residual, activations, weights, planes, found, left_out)
 
     def reduce(self, field: str, site: str, rows: Float[Tensor, "n d"]) -> Float[Tensor, "n columns"]:
         """Energy in the plane and of the row, plane by plane; of the other side of a gradient, the latter alone."""
@@ -205,6 +221,46 @@ class _Planes:
         column = 2 * list(self.planes[field, place]).index(plane)
         held: Mapping[str, Tensor] = getattr(rows, field)
         return held[site][:, column : column + 2].double()
+
+
+def _foreign(layout: Layout, proxies: TangentProxies) -> Iterable[str]:
+    """A note where no proxy was fitted on a model of as many blocks and of this family or class.
+
+    Families can be set by hand, and wrappers have classes of their own: either will do.
+    """
+    held: list[Any] = [proxy.provenance.get("sources") for proxy in proxies.values()]
+    models = [s["model"] for sources in held for s in sources or () if isinstance(s.get("model"), Mapping)]
+    same = [
+        m
+        for m in models
+        if m.get("n_layers") == len(layout.blocks)
+        and (m.get("family") == layout.family or m.get("class") == layout.class_name)
+    ]
+    if models and not same:
+        yield (
+            f"proxies of another model? They were fitted on a {models[0].get('class')} of {models[0].get('n_layers')} "
+            f"blocks, and this is a {layout.class_name} of {len(layout.blocks)}"
+        )
+
+
+def _one_plane(a: TangentProxy, b: TangentProxy) -> bool:
+    mine, theirs = mean_of(a), mean_of(b)
+    if mine is None or theirs is None:
+        return mine is theirs and torch.equal(a.basis, b.basis)
+    return torch.equal(mine, theirs) and torch.equal(a.basis, b.basis)
+
+
+def same_width(place: str, proxy: TangentProxy, layout: Layout) -> None:
+    """Refuse a proxy of another width than the model's.
+
+    Raises:
+        TlAnisoError: such a proxy.
+    """
+    if proxy.d != layout.d_model:
+        raise TlAnisoError(
+            f"proxies of another model: the proxy at {place} has width {proxy.d}, the model has d_model "
+            f"{layout.d_model}"
+        )
 
 
 def mean_of(proxy: TangentProxy) -> Float[Tensor, " d"] | None:

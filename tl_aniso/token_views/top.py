@@ -9,11 +9,11 @@ import torch
 
 from tl_aniso.capturing.prepare import find_tokenizer
 from tl_aniso.capturing.token_rows import plan_rows
-from tl_aniso.checks import as_integer, as_names
+from tl_aniso.checks import as_integer, as_names, known_options
 from tl_aniso.errors import SiteError, TlAnisoError
 from tl_aniso.subspace import TangentProxies
-from tl_aniso.token_views.measure import mean_of
-from tl_aniso.token_views.names import token_texts
+from tl_aniso.token_views.measure import mean_of, same_width
+from tl_aniso.token_views.names import as_html, token_texts
 
 __all__ = ["TopTokens", "top_tokens"]
 
@@ -34,6 +34,9 @@ class TopTokens:
     frame: pd.DataFrame
     kind: str
     n_rows: dict[str, int]
+
+    def _repr_html_(self) -> str:
+        return as_html(self.frame, ())
 
 
 def top_tokens(
@@ -82,6 +85,7 @@ def top_tokens(
         raise TlAnisoError(f"proxies must be TangentProxies, as fit_tangent_proxies returns them, got {proxies!r}")
     if kind not in KINDS:
         raise TlAnisoError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    known_options("top_tokens", options, plan_rows, taken=("sites", "gradients", "tokenizer"))
     n, context = as_integer("n", n, least=1), as_integer("context", context, least=0)
     names = as_names("sites", sites)
     plan = plan_rows(
@@ -97,7 +101,7 @@ def top_tokens(
     if plan.chosen.weights:
         raise SiteError(f"{plan.chosen.weights[0]} is a weight; name residual sites, inputs or outputs")
     for site in known:
-        proxies.at(site)
+        same_width(site, proxies.at(site), plan.layout)
     if tokenizer is None and plan.prepared.tokenizer != "ids":
         tokenizer = find_tokenizer(model)
     best: dict[tuple[str, int, str], list[tuple[float, str, int, int]]] = {}

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 from scipy.stats import pearsonr, rankdata
 
-from tl_aniso.errors import UndefinedMeasureError
+from tl_aniso.errors import TlAnisoError, UndefinedMeasureError
 from tl_aniso.viz.axes import listed
 from tl_aniso.viz.colours import COLOURS
 from tl_aniso.viz.plots.choice import add_choice
@@ -39,7 +39,7 @@ def frequency_scatter(frame: Any) -> go.Figure:
         those that never came) or distance are left out and counted.
 
     Raises:
-        TlAnisoError: columns are missing.
+        TlAnisoError: columns are missing, or hold something else than numbers.
         UndefinedMeasureError: no row.
 
     Example:
@@ -87,8 +87,15 @@ def correlations(x: Any, y: Any) -> tuple[float, float]:
     return float(pearsonr(x, y)[0]), float(pearsonr(rankdata(x), rankdata(y))[0])
 
 
+def _numbers(rows: Any, name: str) -> Any:
+    try:
+        return rows[name].to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError) as error:
+        raise TlAnisoError(f"column {name} must hold numbers: {error}") from None
+
+
 def _marks(rows: Any, name: str, column: int) -> tuple[go.Scatter | go.Scattergl, str]:
-    x, y = (rows[key].to_numpy(dtype=np.float64) for key in ("log_frequency", name))
+    x, y = (_numbers(rows, key) for key in ("log_frequency", name))
     known = np.isfinite(x) & np.isfinite(y)
     r, rho = correlations(x[known], y[known])
     n = int(known.sum())

@@ -135,7 +135,7 @@
       told.textContent = layers > 1 ? `${name} (${layer + 1} of ${layers})` : name;
       slider.setAttribute("aria-valuetext", `layer ${name}`);
       root.dataset.layer = name;
-      let missingHere = 0;
+      const missingHere = [];
       slots.forEach((slot, k) => {
         slot.panel.hidden = k >= s.labels.length;
         if (slot.panel.hidden) return;
@@ -154,7 +154,7 @@
             element.className = name;
           }
         });
-        missingHere += missing;
+        missingHere.push(missing);
         slot.heading.textContent = s.quantity === "activation" ? "Activations" : s.titles[k];
         slot.summary.textContent = count
           ? `mean share ${share(sum / count)}, weighted with energy ${share(weighted / weight)}; `
@@ -162,7 +162,8 @@
           : `no value at all: ${missing} of ${spans[k].length} tokens without one`;
         slot.text.setAttribute("aria-label", `${slot.heading.textContent}: text of ${spans[k].length} tokens`);
       });
-      missingKey.lastChild.textContent = `no value (${missingHere})`;
+      const alike = missingHere.length > 1 && missingHere.every((count) => count === missingHere[0]);
+      missingKey.lastChild.textContent = `no value (${alike ? `${missingHere[0]} in each` : missingHere.join(" and ")})`;
       wholeBox.hidden = mode === 1;
       const most = top() / MOST, chance = s.chance[layer];
       lowest.textContent = mode ? "0.01 × mean or less" : "0";
