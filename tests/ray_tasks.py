@@ -54,10 +54,10 @@ class HoldingCheckpoints(DirectoryCheckpoints):
 
     def __init__(self, directory: Path, *, only: str, notes: Path) -> None:
         super().__init__(directory, tokens_per_step=512)
-        self._only, self._notes = only, notes
+        self._only, self._places = only, notes
 
     def checkpoints(self) -> list[Any]:
-        return [dataclasses.replace(c, load=_Held(c.load, self._only, self._notes)) for c in super().checkpoints()]
+        return [dataclasses.replace(c, load=_Held(c.load, self._only, self._places)) for c in super().checkpoints()]
 
 
 @dataclasses.dataclass(frozen=True)
