@@ -11,7 +11,7 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 # What a reader must find in the outputs.
 SHOWN = {
     "1_first_measurement": ("excess input_energy", "What the numbers do not mean", "excess untrained"),
-    "2_over_training": ("C5", "not testable", "report-small.html", "shuffled_labels"),
+    "2_over_training": ("C5", "not testable", "report.html", "shuffled_labels"),
     "3_your_own_questions": ("newline_logit", "SemiNMF", "W_Q", "different objectives"),
     "4_frequency_and_geometry": ("closed form", "size_matched", "curvature_slope", "other_type", "cannot be concluded"),
 }
