@@ -20,43 +20,10 @@ from tl_aniso.frequency.correlation import (
     interval,
     permuted,
 )
+from tl_aniso.geometry_frame import COLUMNS
 
 __all__ = ["COLUMNS", "Place", "place_rows", "to_frame"]
 
-COLUMNS = (
-    "model",
-    "family",
-    "objective",
-    "revision",
-    "step",
-    "tokens_seen",
-    "phase",
-    "layer",
-    "site",
-    "gradient",
-    "scope",
-    "measure",
-    "variant",
-    "group",
-    "value",
-    "ci_low",
-    "ci_high",
-    "p_value",
-    "control",
-    "control_value",
-    "control_low",
-    "control_high",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "n_types",
-    "n_rows",
-    "n_documents",
-    "rank",
-    "radius",
-    "seed",
-    "notes",
-)
 _TEXT = ("model", "family", "objective", "revision", "site", "gradient", "scope", "measure", "variant", "group")
 _KINDS: tuple[Kind, ...] = ("pearson", "spearman")
 

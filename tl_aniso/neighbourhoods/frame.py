@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from tl_aniso.geometry_frame import COLUMNS
+
 __all__ = ["COLUMNS", "to_geometry_frame"]
 
 _NUMBERS = (
@@ -22,41 +24,6 @@ _NUMBERS = (
     "difference_high",
     "rank",
     "radius",
-)
-
-COLUMNS = (
-    "model",
-    "family",
-    "objective",
-    "revision",
-    "step",
-    "tokens_seen",
-    "phase",
-    "layer",
-    "site",
-    "gradient",
-    "scope",
-    "measure",
-    "variant",
-    "group",
-    "value",
-    "ci_low",
-    "ci_high",
-    "p_value",
-    "control",
-    "control_value",
-    "control_low",
-    "control_high",
-    "difference",
-    "difference_low",
-    "difference_high",
-    "n_types",
-    "n_rows",
-    "n_documents",
-    "rank",
-    "radius",
-    "seed",
-    "notes",
 )
 
 

@@ -1,0 +1,38 @@
+"""Columns of the table of geometry, which frequency and neighbourhoods both write and claims read."""
+
+__all__ = ["COLUMNS"]
+
+COLUMNS = (
+    "model",
+    "family",
+    "objective",
+    "revision",
+    "step",
+    "tokens_seen",
+    "phase",
+    "layer",
+    "site",
+    "gradient",
+    "scope",
+    "measure",
+    "variant",
+    "group",
+    "value",
+    "ci_low",
+    "ci_high",
+    "p_value",
+    "control",
+    "control_value",
+    "control_low",
+    "control_high",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "n_types",
+    "n_rows",
+    "n_documents",
+    "rank",
+    "radius",
+    "seed",
+    "notes",
+)
