@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tl_aniso.errors import UndefinedMeasureError
+from tl_aniso.viz.cautions import cautions
 from tl_aniso.viz.style import control_name, number, step_text
 from tl_aniso.viz.tables import averaged, controls_of, energy_values, isotropy_values, panels_of, steps_of
 from tl_aniso.viz.wording import capital, joined, ranges
@@ -115,7 +116,7 @@ def read_values(frame: Any, energy: Any, isotropy: Any) -> Reading:
             + (" only" if better and len(better) < len(removed) else "")
             + (f"; in part for {joined(partly)}." if partly else ".")
         )
-    return Reading(" ".join(summary), tuple(findings), _cautions(frame, energy, isotropy))
+    return Reading(" ".join(summary), tuple(findings), cautions(frame, energy, isotropy))
 
 
 def main_panel(values: Any) -> str:
@@ -351,37 +352,6 @@ def _course_of(is_above: Any) -> str:
 
 def _of_step(rows: Any, step: float) -> Any:
     return rows[rows["step"].isna() if np.isnan(step) else rows["step"] == step].iloc[0]
-
-
-def _cautions(frame: Any, energy: Any, isotropy: Any) -> tuple[str, ...]:
-    found = []
-    if "held_out" in frame and not frame["held_out"].dropna().astype(bool).all():
-        found.append(
-            "Some rows are in-sample: planes were fitted on documents that are measured too, so E and R are biased "
-            "upward."
-        )
-    missing = sum(int(values["value"].isna().sum()) for values in (energy, isotropy) if values is not None)
-    if missing:
-        found.append(f"{missing} values are missing. They are left out of means and figures, and never counted as 0.")
-    if energy is not None:
-        excess = energy[energy["quantity"] == "excess"]
-        if len(excess) and excess["low"].isna().all():
-            found.append(
-                "No interval of an excess is known here, as energies were not kept apart by shards of documents; "
-                "'near 1' means within 10%."
-            )
-        found += [
-            "R is a function of E alone and grows with width and with the length of sequences: do not compare it "
-            "across models.",
-            "A small p-value says that a plane is no random plane, not why; the controls say that.",
-        ]
-    found += [
-        "Intervals are over text, for one training of one model; not over seeds.",
-        "The tangent proxy is one linear plane a site. Neither curvature nor the tangent space at a point is measured.",
-        "That gradients lie in a plane does not show that they made activations anisotropic; and gradients are not "
-        "updates, as the optimiser turns them.",
-    ]
-    return tuple(found)
 
 
 def _or_none(read: Any, frame: Any) -> Any:
